@@ -83,20 +83,25 @@ def test_all_who_wait_are_woken_together() -> None:
     run(main())
 
 
+async def begun(feed: Feed, after: str) -> asyncio.Task[Watched]:
+    """A watcher that waits already."""
+    task = asyncio.create_task(feed.watch(after, DEADLINE))
+    await asyncio.wait({task}, timeout=0.0)
+    return task
+
+
 def test_news_settle_before_they_are_told_but_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_module, "SETTLE", 0.02)
 
     async def main() -> None:
         feed = feed_of("a")
-        waiting = asyncio.ensure_future(feed.watch("5:1", DEADLINE))
-        await asyncio.wait({waiting}, timeout=0.0)
+        waiting = await begun(feed, "5:1")
         feed.add("b")
         feed.wake()
         feed.add("c")
         assert (await waiting).lines == ("b", "c")
         monkeypatch.setattr(feed_module, "SETTLE", 10 * DEADLINE)
-        waiting = asyncio.ensure_future(feed.watch("5:3", DEADLINE))
-        await asyncio.wait({waiting}, timeout=0.0)
+        waiting = await begun(feed, "5:3")
         feed.add(END)
         feed.wake()
         assert (await waiting).lines == (END,)
@@ -108,8 +113,7 @@ def test_news_settle_before_they_are_told_but_not_the_end(monkeypatch: pytest.Mo
 def test_a_master_that_goes_lets_nobody_wait() -> None:
     async def main() -> None:
         feed = feed_of("a")
-        waiting = asyncio.ensure_future(feed.watch("5:1", DEADLINE))
-        await asyncio.wait({waiting}, timeout=0.0)
+        waiting = await begun(feed, "5:1")
         feed.close()
         assert (await waiting).lines == ()
 
@@ -121,8 +125,7 @@ def test_who_has_read_the_news_waits_on_when_the_others_are_woken(monkeypatch: p
 
     async def main() -> None:
         feed = feed_of("a")
-        late = asyncio.ensure_future(feed.watch("5:1", DEADLINE))
-        await asyncio.wait({late}, timeout=0.0)
+        late = await begun(feed, "5:1")
         feed.add("b")
         feed.wake()
         early = asyncio.ensure_future(feed.watch("5:2", DEADLINE))

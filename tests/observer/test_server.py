@@ -221,12 +221,18 @@ def test_what_is_no_http_is_not_logged(said: bytes, caplog: pytest.LogCaptureFix
     assert caplog.messages == []
 
 
+async def login_answered(site: Site, rest: str) -> bytes:
+    """The first line of the answer to a login with these further headers and this body."""
+    head = f"POST /api/session HTTP/1.1\r\nHost: {site.host}\r\nContent-Type: application/json\r\n"
+    async with connections(site) as connect:
+        reader = await connect(f"{head}{rest}".encode())
+        return await reader.readline()
+
+
 def test_a_body_that_cannot_be_unpacked_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def use(site: Site, session: Browser) -> None:
-        head = f"POST /api/session HTTP/1.1\r\nHost: {site.host}\r\nContent-Type: application/json\r\n"
-        async with connections(site) as connect:
-            reader = await connect(f"{head}Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nrubb".encode())
-            assert b" 400 " in await reader.readline()
+        rest = "Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nrubb"
+        assert b" 400 " in await login_answered(site, rest)
 
     with_site(use)
     assert caplog.messages == []
@@ -236,10 +242,7 @@ def test_a_request_whose_body_does_not_come_is_answered(monkeypatch: pytest.Monk
     monkeypatch.setattr(server, "SAID", 0.05)
 
     async def use(site: Site, session: Browser) -> None:
-        head = f"POST /api/session HTTP/1.1\r\nHost: {site.host}\r\nContent-Type: application/json\r\n"
-        async with connections(site) as connect:
-            reader = await connect(f"{head}Content-Length: 100\r\n\r\n{{".encode())
-            assert b" 408 " in await reader.readline()
+        assert b" 408 " in await login_answered(site, "Content-Length: 100\r\n\r\n{")
 
     with_site(use)
 
