@@ -40,7 +40,8 @@ class Feed:
         self._news = asyncio.Event()  # nobody waits while it is set
         self._news.set()
         self._waking: asyncio.TimerHandle | None = None
-        self._is_over = False  # nobody has to wait any more
+        self._is_over = False  # the job is
+        self._is_closed = False  # nobody has to wait any more
 
     def add(self, line: str) -> None:
         """Take a line, of ``MAX_LINE`` ASCII characters at most; who waits hears of it on ``wake``."""
@@ -60,8 +61,14 @@ class Feed:
 
     def close(self) -> None:
         """Let nobody wait any more: the master goes."""
-        self._is_over = True
+        self._is_closed = True
         self._wake_now()
+
+    def clear(self) -> None:
+        """Forget all lines: they were of an earlier job."""
+        self._lines.clear()
+        self._bytes = self._end = 0
+        self._is_over = False
 
     def _wake_now(self) -> None:
         if self._waking is not None:
@@ -75,7 +82,7 @@ class Feed:
         begin = place or 0
         now = asyncio.get_running_loop().time
         deadline = now() + wait
-        while begin == self._end and not self._is_over and (left := deadline - now()) > 0:
+        while begin == self._end and not self._is_closed and (left := deadline - now()) > 0:
             self._news.clear()
             await happens(self._news, left)
         return self._page(begin, bool(after) and place is None)

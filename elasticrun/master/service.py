@@ -294,6 +294,8 @@ def recover(
             at = entries[-1].at if entries else 0.0
             return Recovered(machine, resume_journal(path), MonotonicClock(at), chronicle)
         chronicle.close()
+        if feed is not None:
+            feed.clear()
     set_aside(log_path)  # first: entries of that job must not be taken for those of this one
     machine, journal = JobMachine(job), create_journal(path, job)
     return Recovered(

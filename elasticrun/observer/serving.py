@@ -89,6 +89,8 @@ class _Entrance:
             for each, at in self._begun.items()
             if _transport(each) is None and now - at < self._handshake
         }
+        if len(self._begun) >= max(1, self._most // 2):  # else those who never begin would put out readers
+            return _Refusal()
         if len(self.server.connections) + len(self._begun) >= self._most and not self._make_room():
             return _Refusal()
         if len(self._silent) > 2 * self._most:  # most of them went without a word

@@ -206,7 +206,7 @@ def draw_orders(rng: random.Random, names: Sequence[str], unit: int, last: float
 
 
 def _cancellation(at: float) -> list[Ill]:
-    """Half of the scale outs are cancelled, many of them when they are over."""
+    """Half of the scale outs are cancelled. Drawn apart, so what seeds drew before this stays as it was."""
     rng = random.Random(f"cancel {at}")
     return (
         [Ordered(round(at + rng.uniform(0.1, 10.0), 2), CancelScale("too late"))]

@@ -105,17 +105,18 @@ def test_news_settle_before_they_are_told_but_not_the_end(monkeypatch: pytest.Mo
         feed.add(END)
         feed.wake()
         assert (await waiting).lines == (END,)
-        assert (await feed.watch("5:4", DEADLINE)).lines == ()  # there is nothing more to wait for
 
     run(main())
 
 
-def test_a_master_that_goes_lets_nobody_wait() -> None:
+def test_only_a_master_that_goes_lets_nobody_wait() -> None:
     async def main() -> None:
-        feed = feed_of("a")
-        waiting = await begun(feed, "5:1")
+        feed = feed_of("a", END)  # it says goodbye to its agents for a while
+        waiting = await begun(feed, "5:2")
+        assert not waiting.done()
         feed.close()
         assert (await waiting).lines == ()
+        assert (await feed.watch("5:2", DEADLINE)).lines == ()
 
     run(main())
 

@@ -51,6 +51,7 @@ from elasticrun.core.protocol.orders import DrainNode, ScaleJob, ScaleRole
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.errors import EndpointTakenError, NameInUseError, UsageError
+from elasticrun.master.feed import Feed
 from elasticrun.master.journal import Entry, create_journal, read_journal, resume_journal
 from elasticrun.master.loop import MasterLoop
 from elasticrun.master.service import (
@@ -238,6 +239,16 @@ def ended_job(path: Path, config: JobConfig) -> None:
 
 
 ONE_NODE = JobConfig(job_id="job")
+
+
+def test_who_watches_a_new_job_hears_nothing_of_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL_NAME
+    ended_job(path, ONE_NODE)
+    feed = Feed()
+    _, journal, _, chronicle = recover(path, ONE_NODE, resume=False, feed=feed)
+    assert asyncio.run(feed.watch("", 0.0)).lines == ()
+    chronicle.close()
+    journal.close()
 
 
 def test_a_job_that_has_ended_is_resumed_only_if_asked(tmp_path: Path) -> None:

@@ -519,10 +519,11 @@ class Unshaken:
         return asyncio.Protocol()
 
 
-def test_connections_in_their_handshake_take_places_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_in_their_handshake_take_half_of_the_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And cut nobody off who is through it."""
     now = [100.0]
     monkeypatch.setattr(serving, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    entrance = serving._Entrance(2, handshake=5.0)
+    entrance = serving._Entrance(4, handshake=5.0)
     entrance.server = Unshaken()  # type: ignore[assignment]
     made = [entrance() for _ in range(3)]
     assert [isinstance(each, serving._Refusal) for each in made] == [False, False, True]
