@@ -50,8 +50,8 @@ async def pause(seconds: float) -> None:
         timer.cancel()
 
 
-async def within(seconds: float, work: Awaitable[T]) -> T:
-    """What the work gives, in so many seconds at most. Raises asyncio.TimeoutError.
+async def within(seconds: float | None, work: Awaitable[T]) -> T:
+    """What the work gives, in so many seconds at most; None: whenever. Raises asyncio.TimeoutError.
 
     As ``asyncio.wait_for``, which before Python 3.12 loses a cancellation that comes with the result.
     """
@@ -69,8 +69,8 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
             await asyncio.wait({task})
 
 
-async def happens(event: asyncio.Event, seconds: float) -> bool:
-    """Whether an event is set within so many seconds."""
+async def happens(event: asyncio.Event, seconds: float | None) -> bool:
+    """Whether an event is set within so many seconds; None: once it is."""
     import asyncio
 
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from elasticrun.checkpoint.parallel import JOB
-from elasticrun.checkpoint.parts import Item, checksum, damage, is_ordinary, total_of, typed
+from elasticrun.checkpoint.parts import Item, checksum, damage, is_ordinary, tensor_in, total_of
 
 #: Bytes that are summed and then copied: they stay in the cache of a core.
 PIECE = 1 << 19
@@ -90,7 +90,7 @@ class Filling:
         return run
 
     def _copy(self) -> None:
-        source = typed(self._data, self._item, self._rank)
+        source = tensor_in(self._data, self._item, self._rank)
         for dim, (begin, length) in enumerate(self._box):
             source = source.narrow(dim, begin, length)
         self.target.copy_(source)

@@ -203,7 +203,7 @@ def write(memory: torch.Tensor, items: Iterable[tuple[Item, torch.Tensor]], thre
 
     Copies from a GPU are complete once its current stream is (``checkpoint/gpu.py``).
     """
-    large: list[tuple[torch.Tensor, torch.Tensor]] = []
+    divisible: list[tuple[torch.Tensor, torch.Tensor]] = []
     for item, tensor in items:
         if not item.length:
             continue
@@ -214,12 +214,12 @@ def write(memory: torch.Tensor, items: Iterable[tuple[Item, torch.Tensor]], thre
         is_plain = not (tensor.is_conj() or tensor.is_neg())  # else torch goes over the copy itself
         place = target.view(tensor.dtype).view(tensor.shape)
         if threads > 1 and is_plain and is_ordinary(tensor) and tensor.is_contiguous():
-            large.append((place.view(-1), tensor.view(-1)))
+            divisible.append((place.view(-1), tensor.view(-1)))
         else:
             place.copy_(tensor, non_blocking=tensor.is_cuda and is_plain)
-    if sum(tensor.nbytes for _, tensor in large) < LEAST:
+    if sum(tensor.nbytes for _, tensor in divisible) < LEAST:
         threads = 1
-    run_all([job for place, tensor in large for job in _copies(place, tensor)], threads)
+    run_all([job for place, tensor in divisible for job in _copies(place, tensor)], threads)
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
@@ -311,14 +311,14 @@ class Part:
 
     def tensor(self, item: Item) -> torch.Tensor:
         """A tensor of this part, in place. Damaged if its bytes have changed."""
-        return typed(self.data(item), item, self.rank)
+        return tensor_in(self.data(item), item, self.rank)
 
     def value(self, item: Item) -> io.BytesIO:
         """Anything else in this part, as bytes. Damaged if they have changed."""
         return value_in(self.data(item), item, self.rank)
 
 
-def typed(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
+def tensor_in(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
     """The tensor that these bytes of the part of ``rank`` are. Damaged if they have changed."""
     return _checked(data, item, rank).view(dtype_of(item.dtype)).view(item.shape)
 

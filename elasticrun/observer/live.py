@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from elasticrun.clock import pause
+from elasticrun.clock import happens, pause
 from elasticrun.control import JobControl
 from elasticrun.core.history.history import History
 from elasticrun.core.protocol.chronicle import LogEntry
@@ -93,7 +93,7 @@ class Live:
         """Publish until cancelled."""
         try:
             while True:
-                await self._wait(self._touched, self._patience())
+                await happens(self._touched, self._patience())
                 await pause(1 / RATE)
                 self._touched.clear()
                 self._ask()
@@ -144,15 +144,3 @@ class Live:
         finally:
             self._asking = None
         self._touched.set()
-
-    async def _wait(self, event: asyncio.Event, seconds: float | None) -> None:
-        """Wait until it is set, and set it after so many seconds.
-
-        Not by ``asyncio.wait_for``: before Python 3.12 it loses a cancellation that comes with the event.
-        """
-        timer = None if seconds is None else self._loop.call_later(seconds, event.set)
-        try:
-            await event.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
