@@ -161,23 +161,26 @@ def test_lines_that_make_no_sense_are_passed_over() -> None:
     assert followed(master).history.outcome
 
 
-def test_who_finds_nobody_waits_anew_after_a_long_silence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A master that was frozen is killed in the end: its successor is about to come."""
+def test_a_job_of_which_nobody_is_left_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = GoneError("nobody is there")
     monkeypatch.setattr(module, "GONE_PATIENCE", 1e-9)
     with pytest.raises(GoneError):
         followed(Master(Watched("1:2", LINES[:2]), gone, gone, gone))
+
+
+def test_who_finds_nobody_waits_anew_after_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that was frozen is killed in the end: its successor is about to come."""
+    gone = GoneError("nobody is there")
     monkeypatch.setattr(module, "GONE_PATIENCE", 0.02)
 
     class Frozen(Master):
         async def watch(self, after: str, wait: float) -> Watched:
-            if self.answers[0] is AWAY:
+            if self.answers[0] is gone:
                 await pause(0.05)
             return await super().watch(after, wait)
 
-    found = followed(Frozen(Watched("1:2", LINES[:2]), AWAY, gone, Watched("1:5", (*LINES[2:], LAST))))
+    answers = (Watched("1:2", LINES[:2]), gone, Watched("1:3", LINES[2:3]), gone, AWAY, gone)
+    found = followed(Frozen(*answers, Watched("1:5", (*LINES[3:], LAST))))
     assert found.history.outcome == "succeeded"
 
 

@@ -55,4 +55,4 @@ def test_no_process_wakes_up_to_see_whether_something_happened(idle: Cluster) ->
         if there <= asleep and len(there) == 5:  # two agents, two spawners and a master
             return
         select.select([], [], [], 0.1)
-    pytest.fail(f"polling: {[(title(pid), wait_of(pid)) for pid in there - asleep]}")
+    pytest.fail(f"{len(there)} processes; polling: {[(title(pid), wait_of(pid)) for pid in there - asleep]}")

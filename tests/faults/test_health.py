@@ -257,7 +257,7 @@ def test_a_node_throttled_by_a_quota_is_a_straggler(
     if engine == "torch":
         del nodes.env["PYTHONPATH"]
     fast, slow = (nodes.check("2", command=(*group.enter, *MODULE)) for group in groups)
-    assert (fast.wait(), slow.wait()) == (0, 0), fast.story()
+    assert [each.wait(TORCH_DEADLINE) for each in (fast, slow)] == [0, 0], fast.story()
     for launcher in (fast, slow):
         found = dict(re.findall(r"health check: (\S+) is slow: (its matmul is .*)", launcher.err))
         print(found)

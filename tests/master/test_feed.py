@@ -91,20 +91,18 @@ async def begun(feed: Feed, after: str) -> asyncio.Task[Watched]:
 
 
 def test_news_settle_before_they_are_told_but_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "SETTLE", 0.02)
+    monkeypatch.setattr(feed_module, "SETTLE", 10 * DEADLINE)
 
     async def main() -> None:
         feed = feed_of("a")
         waiting = await begun(feed, "5:1")
         feed.add("b")
         feed.wake()
-        feed.add("c")
-        assert (await waiting).lines == ("b", "c")
-        monkeypatch.setattr(feed_module, "SETTLE", 10 * DEADLINE)
-        waiting = await begun(feed, "5:3")
+        told, _ = await asyncio.wait({waiting}, timeout=0.1)  # on a slow host it may be too short, and passes
+        assert not told
         feed.add(END)
         feed.wake()
-        assert (await waiting).lines == (END,)
+        assert (await waiting).lines == ("b", END)
 
     run(main())
 

@@ -24,7 +24,6 @@ def child(detached: bool) -> int:
     if not detached:
         process = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE)
         assert process.stdout is not None
-        assert process.stdout is not None
         process.stdout.readline()  # until then the kernel may not show its environment yet
         return process.pid
     code = f"import subprocess, sys; process = subprocess.Popen([sys.executable, '-c', {stubborn!r}], "

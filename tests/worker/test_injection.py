@@ -74,6 +74,7 @@ print(json.dumps({
 
 @pytest.fixture
 def page() -> Iterator[ProgressPage]:
+    """Of two workers: those here are the second, so that a wrong slot is noticed."""
     page = ProgressPage(2)
     yield page
     page.close()

@@ -7,20 +7,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 
 import pytest
 
 import elasticrun
 from elasticrun.agent.monitors.page import VARIABLE, ProgressPage, Slot
 from tests.support.processes import TORCH_DEADLINE
-
-
-@pytest.fixture
-def page() -> Iterator[ProgressPage]:
-    page = ProgressPage(1)
-    yield page
-    page.close()
 
 
 def run(page: ProgressPage | None, code: str, auto: bool = False) -> str:
