@@ -1,9 +1,11 @@
-"""Frozen dataclasses whose methods are compiled at their first use.
+"""Frozen dataclasses whose methods are compiled, and whose fields are described, at their first use.
 
 Theory. The standard library writes the methods of a frozen dataclass as text, and compiles all of them as
-soon as the class is made: half a millisecond for six. elasticrun makes some 140 such classes before a
+soon as the class is made: half a millisecond for six. elasticrun makes some 200 such classes before a
 script's first line, which took a quarter of the time until then, and most of them are never instantiated
-there. So each method is a stub, which replaces itself by the compiled method at its first call.
+there. So each method is a stub, which replaces itself by the compiled method at its first call; and what
+``dataclasses.fields`` looks at is a stub, which lets the standard library describe a twin of the class that
+has the same annotations and defaults, and takes its description.
 
 Invariants. Users of such a class see what ``dataclasses.dataclass(frozen=True, slots=True)`` gives:
 ``fields`` and ``replace`` work; equality and hash are those of the tuple of the compared fields. Only the
@@ -17,7 +19,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from dataclasses import Field
     from dataclasses import dataclass as dataclass
 else:
@@ -27,7 +29,7 @@ else:
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, slots=slots, **options)
         if frozen and slots and not options:
-            return _frozen(cls)
+            return _lazy(cls)
         return dataclasses.dataclass(cls, frozen=frozen, slots=slots, **options)
 
 
@@ -37,21 +39,69 @@ def is_frozen(kind: Any) -> bool:
     return params is not None and (params.frozen or kind.__setattr__ is _refuse)
 
 
-def _frozen(cls: type) -> type:
-    """The class with a slot for each field, and with stubs for its methods."""
-    own = vars(cls)
-    cls.__doc__ = cls.__doc__ or cls.__name__  # else the standard library computes the signature: slow
-    made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+def _lazy(cls: type) -> Any:
+    """The class anew: with a slot for each field that no base has, and with stubs."""
+    annotations = cls.__annotations__
+    if any(_is_special(each) for each in annotations.values()):
+        raise TypeError(f"{cls.__name__}: ClassVar, InitVar and KW_ONLY are not supported")
+    own = dict(vars(cls))
+    described = {name: own.pop(name) for name in annotations if name in own}
+    described |= {name: own[name] for name in ("__module__", "__orig_bases__") if name in own}
+    bases = [vars(base) for base in reversed(cls.__mro__[1:-1])]
+    theirs = {name for base in bases for name in base.get("__slots__", ())}
+    known = (name for base in bases for name in base.get("__match_args__", ()))
+    for name in ("__dict__", "__weakref__"):
+        own.pop(name, None)
+    own["__doc__"] = cls.__doc__ or cls.__name__
+    own["__slots__"] = tuple(name for name in annotations if name not in theirs)
+    own["__match_args__"] = tuple(dict.fromkeys((*known, *annotations)))
+    own["__dataclass_params__"] = _Plain.__dataclass_params__  # type: ignore[attr-defined]
+    own["__dataclass_fields__"] = _Fields({**described, "__annotations__": annotations})
+    home: list[Any] = []  # the class that is made
     for name, write in _WRITERS.items():
         if own.get(name) is None:  # defining __eq__ sets __hash__ to None
-            setattr(made, name, _stub(made, name, write))
-    made.__setattr__ = made.__delattr__ = _refuse
-    made.__reduce__ = _reduce
-    return made  # type: ignore[no-any-return]
+            own[name] = _stub(home, name, write)
+    own["__setattr__"] = own["__delattr__"] = _refuse
+    own["__reduce__"] = _reduce
+    own["__qualname__"] = cls.__qualname__
+    home.append(type(cls)(cls.__name__, cls.__bases__, own))
+    return home[0]
 
 
-def _stub(made: Any, name: str, write: Callable[[Any], Any]) -> Callable[..., Any]:
+def _is_special(annotation: Any) -> bool:
+    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return text.rpartition(".")[2].startswith(("ClassVar", "InitVar", "KW_ONLY"))
+
+
+@dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)
+class _Plain:
+    """Whose parameters are those of all our classes, and of their twins."""
+
+
+class _Fields:
+    """Stands for the description of a class's fields until somebody asks for it."""
+
+    def __init__(self, twin: dict[str, Any]) -> None:
+        """``twin``: the namespace of a class with the same fields."""
+        self._twin = twin
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        self._owner = owner
+
+    def __get__(self, instance: object, asked: type) -> dict[str, Field[Any]]:
+        owner = self._owner
+        doc = owner.__name__  # else the standard library computes the signature: slow
+        twin = type(owner.__name__, owner.__bases__, {**self._twin, "__doc__": doc})
+        made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)(twin)
+        owner.__dataclass_fields__ = found = made.__dataclass_fields__
+        return found  # type: ignore[no-any-return]
+
+
+def _stub(home: Sequence[Any], name: str, write: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The method ``name`` of the class that will be in ``home``, until it is called for the first time."""
+
     def stub(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = home[0]
         setattr(made, name, write(made))
         return getattr(made, name)(self, *args, **kwargs)
 

@@ -6,11 +6,13 @@ import copy
 import dataclasses
 import pickle
 from dataclasses import FrozenInstanceError, field, replace
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import pytest
 
 from elasticrun.dataclass import dataclass, is_frozen
+
+T = TypeVar("T")
 
 
 def make(decorate: Any) -> Any:
@@ -123,6 +125,36 @@ def test_what_is_not_supported_is_refused() -> None:
 
     with pytest.raises(TypeError, match=r"Odd\.made: init=False and kw_only are not supported"):
         Odd()
+
+
+def test_fields_are_described_as_by_the_standard_library() -> None:
+    described = [
+        [(it.name, it.default, it.default_factory, it.repr, it.compare) for it in dataclasses.fields(each)]
+        for each in (Ours, Theirs)
+    ]
+    assert described[0] == described[1]
+    assert Ours.__match_args__ == Theirs.__match_args__
+    assert Ours.__slots__ == Theirs.__slots__
+    assert dataclasses.is_dataclass(Ours)
+    assert is_frozen(Ours)
+    assert "__dataclass_fields__" in vars(Ours), "each class has its own"
+
+
+def test_a_generic_class_is_described_too() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Box(Generic[T]):
+        content: T
+
+    assert [it.name for it in dataclasses.fields(Box)] == ["content"]
+    assert Box[int](3) == Box(3)
+
+
+def test_what_is_no_field_is_refused() -> None:
+    with pytest.raises(TypeError, match="Counted: ClassVar, InitVar and KW_ONLY are not supported"):
+
+        @dataclass(frozen=True, slots=True)
+        class Counted:
+            count: ClassVar[int]
 
 
 def test_other_dataclasses_are_those_of_the_standard_library() -> None:
