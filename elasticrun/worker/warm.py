@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from elasticrun.worker import warm_imports as imports  # given by ``sitecustomize``
     from elasticrun.worker import warm_memory as memory  # so are these
     from elasticrun.worker import warm_watch as watching
+    from elasticrun.worker.inject.sitecustomize import load_early  # so is this
 
 #: Descriptors go up here, out of the way of what the imports open.
 HIGH_FD = 900
@@ -161,6 +162,7 @@ def take_in(names: str, origin: Origin, control: socket.socket, libc: Any) -> No
     """Import modules, then tell the spawner how that went; ends this process if it cannot fork workers."""
     begun = time.monotonic()
     load(names, origin, control, libc)
+    load_early()
     gc.freeze()  # never thawed in a worker: a collection there would copy the pages that it shares
     tell_ready(control, begun)
 
@@ -241,9 +243,7 @@ def next_request(control: socket.socket, flags: int = 0) -> list[int]:
     """The descriptors of the next request; ends this process with the spawner, or once it is replaced."""
     room = socket.CMSG_SPACE(max(REQUESTS.values()) * array.array("i").itemsize)
     data, ancillary, _, _ = control.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC | flags)
-    fds = array.array("i")
-    for _, _, raw in ancillary:
-        fds.frombytes(raw)
+    fds = array.array("i", b"".join(raw for _, _, raw in ancillary))
     if len(fds) != REQUESTS.get(data):
         os._exit(0)
     return fds.tolist()

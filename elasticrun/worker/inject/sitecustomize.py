@@ -29,6 +29,7 @@ WARM = "ELASTICRUN_WARM"
 NAME = "_elasticrun_sitecustomize"
 REPORTER = "elasticrun.worker.reporter"
 PARTS = ("marks", "own_time", "dumps", "reporter")  # what it imports, and it
+STORE_WAIT = "elasticrun.worker.store_wait"
 RENDEZVOUS = "torch.distributed.rendezvous"
 #: Modules that make steps, or have ranks meet.
 WANTED = (
@@ -45,6 +46,7 @@ WANTED = (
 page = ""
 pid = os.getpid()  # the page is for this process: a child that is forked later is not the worker
 watch: "Any" = None  # what a warm parent has imported (``warm_watch.py``); None: there was none
+kept: "dict[str, Any]" = {}  # modules of ours that it has loaded, out of sight: workers share their pages
 
 
 def restore(here: str, was_set: bool) -> None:
@@ -80,8 +82,17 @@ def load_reporter() -> "Any":
     if REPORTER not in sys.modules:
         for part in PARTS:
             name = f"elasticrun.worker.{part}"
-            sys.modules[name] = load(name, f"{part}.py")
+            sys.modules[name] = kept.pop(name, None) or load(name, f"{part}.py")
     return sys.modules[REPORTER]
+
+
+def load_early() -> None:
+    """Load, in a warm parent, what its workers will need of ours; nobody sees it in ``sys.modules``."""
+    names = [f"elasticrun.worker.{part}" for part in PARTS]
+    if sys.modules.keys().isdisjoint(names):  # else the script's own imports brought them
+        load_reporter()
+        kept.update({name: sys.modules.pop(name) for name in names})
+    kept[STORE_WAIT] = load(STORE_WAIT, "store_wait.py")
 
 
 class Finder:
@@ -145,7 +156,8 @@ def imported(name: str, module: "ModuleType") -> None:
     try:
         reporter = load_reporter()
         if name == RENDEZVOUS:
-            load("elasticrun.worker.store_wait", "store_wait.py").imported(name, module, reporter.reach)
+            store_wait = kept.pop(STORE_WAIT, None) or load(STORE_WAIT, "store_wait.py")
+            store_wait.imported(name, module, reporter.reach)
         else:
             reporter.imported(name, module)
     except Exception:  # noqa: BLE001 whatever it is, the script goes on without reports
@@ -171,6 +183,7 @@ def be_warm_parent(here: str, terms: str) -> bool:
         warm.imports = load("elasticrun.worker.warm_imports", "warm_imports.py")
         warm.memory = load("elasticrun.worker.warm_memory", "warm_memory.py")
         warm.watching = load("elasticrun.worker.warm_watch", "warm_watch.py")
+        warm.load_early = load_early
         warm.watching.AWAITED = frozenset(WANTED)
         is_another, watch = warm.serve(terms)
     except BaseException:  # noqa: BLE001 whatever it is, the script must not run here
