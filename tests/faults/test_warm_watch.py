@@ -270,16 +270,30 @@ def test_cpus_that_the_host_has_changed_meanwhile_are_as_good(cluster: Cluster, 
         cpus = sorted(os.sched_getaffinity(0))
         print(len(cpus), flush=True)
         import torch
-        def is_warm_parent(path):
-            try:
-                name, _, rest = path.joinpath("stat").read_text().rpartition(")")
-            except OSError:
-                return False
-            return name.endswith("(elasticrun-warm") and int(rest.split()[1]) == os.getppid()
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        def parents():
+            # The warm parent, and what it forks just now as its replacement: not yet the spawner's child.
+            found = {}
             for path in Path("/proc").glob("[0-9]*"):
-                if is_warm_parent(path):
-                    os.sched_setaffinity(int(path.name), cpus[:1])
+                try:
+                    name, _, rest = path.joinpath("stat").read_text().rpartition(")")
+                except OSError:
+                    continue
+                if name.endswith("(elasticrun-warm"):
+                    found[int(path.name)] = int(rest.split()[1])
+            ours = {os.getppid()}
+            while more := {pid for pid, parent in found.items() if parent in ours} - ours:
+                ours |= more
+            return ours - {os.getppid()}
+        def move(pid):
+            try:
+                is_moved = os.sched_getaffinity(pid) == set(cpus[:1])
+                os.sched_setaffinity(pid, cpus[:1])
+            except ProcessLookupError:
+                return False
+            return not is_moved
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            while any([move(pid) for pid in parents()]):
+                pass  # one that was not moved yet may have forked another one meanwhile
             raise SystemExit(1)
         """,
         "--max-restarts=1",
