@@ -117,10 +117,11 @@ class Link:
         relay: Relay | None = None,
         progress: Callable[[], RoundProgress | None] = lambda: None,
         figures: Callable[[], NodeFigures | None] = lambda: None,
-        answers: Answers | None = None,
+        open_answers: Callable[[], Answers] | None = None,
     ) -> None:
-        """``usage``: the figures of running tasks for each heartbeat; by default none. ``relay`` and
-        ``answers`` hear of each new stream; one gets the answers about shared data, the other questions.
+        """``usage``: the figures of running tasks for each heartbeat; by default none. ``relay`` hears of
+        each new stream, and gets the answers about shared data; so does, from the first question on, what
+        ``open_answers`` makes, and gets the questions.
         ``progress`` and ``figures``: how far the workers are, and what the node uses.
         """
         self._host = host
@@ -134,7 +135,8 @@ class Link:
         self._progress = progress
         self._figures = figures
         self._relay = relay
-        self._answers = answers
+        self._open_answers = open_answers
+        self._answers: Answers | None = None
         self._stream: Stream | None = None
         self._tickets: Tickets | None = None  # of the masters that welcomed us through the network
         self._was_up = False
@@ -155,6 +157,12 @@ class Link:
         progress = self._progress() if self._stream is not None else None
         if progress is not None:
             self.send(Heartbeat(self._incarnation, self._used, progress))
+
+    def _ask(self, question: AskNode) -> None:
+        if self._answers is None and self._open_answers is not None:
+            self._answers = self._open_answers()
+        if self._answers is not None:
+            self._answers.ask(question)
 
     async def close(self) -> None:
         """Let the master read what was sent, then hang up."""
@@ -296,8 +304,8 @@ class Link:
                         self._relay.answered(message)
                     continue
                 if isinstance(message, AskNode):
-                    if self._answers is not None and message.epoch == stream.welcome.epoch:
-                        self._answers.ask(message)
+                    if message.epoch == stream.welcome.epoch:
+                        self._ask(message)
                     continue
                 if isinstance(message, StartRound) and self._tickets is not None:
                     self._tickets.rely()

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from elasticrun import __version__
-from elasticrun.agent.answers import NodeAnswers
 from elasticrun.agent.events import EventLog
 from elasticrun.agent.link import Link
 from elasticrun.agent.logs.router import LogRouter
@@ -64,6 +63,7 @@ from elasticrun.core.protocol.messages import AgentMessage, AgentPhase, Leave, N
 from elasticrun.errors import ExitCode
 
 if TYPE_CHECKING:
+    from elasticrun.agent.answers import NodeAnswers
     from elasticrun.agent.face import Face
     from elasticrun.agent.memory.storage_access import StorageAccess, Writers
     from elasticrun.agent.observer_host import ObserverHost
@@ -152,9 +152,7 @@ class Agent:
         self._face = open_face(self._machine.state, self._services.step) if open_face is not None else None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
-        self._answers = NodeAnswers(
-            node.incarnation, router.kept, self._services.watch, lambda answer: self._link.send(answer)
-        )
+        self._answers: NodeAnswers | None = None  # made when the first question comes
         self._link = Link(
             host,
             self._machine,
@@ -166,8 +164,15 @@ class Agent:
             self._relay,
             self._services.progress,
             self._services.figures,
-            answers=self._answers,
+            open_answers=lambda: self._open_answers(node.incarnation),
         )
+
+    def _open_answers(self, incarnation: str) -> NodeAnswers:
+        from elasticrun.agent.answers import NodeAnswers  # most agents are never asked
+
+        kept, watch = self._router.kept, self._services.watch
+        self._answers = NodeAnswers(incarnation, kept, watch, lambda answer: self._link.send(answer))
+        return self._answers
 
     async def run(self, inbox: SignalInbox) -> int:
         """Work until the job, or this node's part in it, is over. Returns the exit status."""
@@ -322,11 +327,15 @@ class Agent:
         async def report_shutdown() -> None:
             report.say(self._router.stderr.write, self._processes.dirs)
 
+        async def end_answers() -> None:
+            if self._answers is not None:
+                await self._answers.close()
+
         async def leave_master() -> None:
             await self._host.close(report.patience)
 
         for step in (
-            self._answers.close,
+            end_answers,
             self._link.close,
             self._processes.close,
             self._end_services,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from elasticrun.agent.monitors.progress import HangWatch
-from elasticrun.agent.monitors.teller import Teller
 from elasticrun.config import EntrypointKind, WorkerConfig
 from elasticrun.core.progress.silence import HangTerms
 from elasticrun.core.protocol.messages import Stall
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from elasticrun.agent.monitors.liveness import HealthServer
     from elasticrun.agent.monitors.node_figures import NodeSampler
     from elasticrun.agent.monitors.notice import PreemptionNotice
+    from elasticrun.agent.monitors.teller import Teller
     from elasticrun.agent.monitors.timer import FileTimer
     from elasticrun.agent.monitors.usage import UsageSampler
     from elasticrun.core.protocol.round_progress import NodeFigures, RoundProgress
@@ -56,7 +56,10 @@ class Services:
         ``on_progress``: the workers have reached a milestone, see ``progress``.
         """
         self.watch = _open_watch(config, on_stall)
-        self._teller = None if self.watch is None else Teller(self.watch, on_progress)
+        self._on_progress = on_progress
+        self._teller: Teller | None = None  # made when a worker rings, or the first heartbeat is due
+        if self.watch is not None:
+            asyncio.get_running_loop().add_reader(self.watch.page.bell, self._open_teller)
         self.memory = _open_memory(config, on_stock, peering, relay, storage)
         #: What the tasks use, for the next heartbeat; nothing is measured without roles.
         self.usage: Callable[[], tuple[TaskUsage, ...]] = (
@@ -88,7 +91,15 @@ class Services:
 
     def progress(self) -> RoundProgress | None:
         """How far the workers are; None: nobody reports."""
-        return None if self._teller is None else self._teller.progress()
+        teller = self._open_teller()
+        return None if teller is None else teller.progress()
+
+    def _open_teller(self) -> Teller | None:
+        if self._teller is None and self.watch is not None:
+            from elasticrun.agent.monitors.teller import Teller
+
+            self._teller = Teller(self.watch, self._on_progress)  # hears the bell instead of this
+        return self._teller
 
     def step(self) -> int:
         """The last step that all workers here have reported; -1: not all of them report steps."""
@@ -119,6 +130,8 @@ class Services:
             self._notice.close()
         if self._teller is not None:
             self._teller.close()
+        elif self.watch is not None:
+            asyncio.get_running_loop().remove_reader(self.watch.page.bell)
         if self.watch is not None:
             await self.watch.close()
         if self.memory is not None:

@@ -32,7 +32,6 @@ from elasticrun.core.job.events import Beat
 from elasticrun.core.protocol.chronicle import EntriesLost, Happening, LogEntry
 from elasticrun.core.protocol.orders import MAX_LINE
 from elasticrun.errors import UsageError
-from elasticrun.master.accounts import Accounts
 from elasticrun.master.event_reader import KEPT, LONGEST, NAME, files_of, older, open_file, read_events
 from elasticrun.master.feed import Feed
 from elasticrun.rpc.event_lines import is_entry, to_line
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from elasticrun.core.job.events import JobEffect, JobEvent
     from elasticrun.core.job.state import JobState
     from elasticrun.core.protocol.status import JobStatus
+    from elasticrun.master.accounts import Accounts
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ __all__ = ["KEPT", "NAME", "Chronicle", "EventLog", "files_of", "read_events", "
 FILE_BYTES = 16 << 20
 #: How many logs of earlier jobs are kept in the same directory.
 JOBS_KEPT = 3
+#: Entries that may wait to be accounted for, until somebody asks.
+UNACCOUNTED = 64
 #: A log is a file of its own: neither a link to another one, nor anything that blocks who opens it.
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _EARLIER = re.compile(r"earlier-(\d{1,9})-")
@@ -182,7 +184,8 @@ class Chronicle:
         self._chronicler = Chronicler(state)
         self._is_late = True
         self._is_broken = False
-        self._accounts = Accounts()
+        self._accounts: Accounts | None = None  # made when there is something to sum up
+        self._unaccounted: list[LogEntry] = []
 
     def restored(self, state: JobState, at: float) -> None:
         """Hear that a replay goes on from this state, as older events are gone."""
@@ -215,16 +218,29 @@ class Chronicle:
 
     def _add(self, at: float, told: Sequence[Happening]) -> None:
         self._log.add(self._event, at, told, self._is_late)
-        for each in told:
-            self._accounts.take(LogEntry(self._event, at, 0.0, each))
+        self._unaccounted += [LogEntry(self._event, at, 0.0, each) for each in told]
+        if len(self._unaccounted) > UNACCOUNTED:
+            self._account()
+
+    def _account(self) -> Accounts:
+        """The accounts, with all that was added."""
+        if self._accounts is None:
+            from elasticrun.master.accounts import Accounts  # the start of a job does not wait for it
+
+            self._accounts = Accounts()
+        for entry in self._unaccounted:
+            self._accounts.take(entry)
+        self._unaccounted.clear()
+        return self._accounts
 
     def accounted(self, status: JobStatus, now: float) -> JobStatus:
         """The status with what is known of where the job's time went until now."""
         known = [status]
         with self._harmless():
             self._log.commit()
-            self._accounts.read(self._log.files)
-            known.append(self._accounts.add_to(status, now))
+            accounts = self._account()
+            accounts.read(self._log.files)
+            known.append(accounts.add_to(status, now))
         return known[-1]
 
     def begin(self, state: JobState, at: float) -> None:
@@ -232,7 +248,7 @@ class Chronicle:
         with self._harmless():
             self._event = state.events
             if state.events:
-                self._accounts.interrupted()
+                self._account().interrupted()
             if self._log.last > state.events:  # the journal has lost events that the log has
                 self._log.add(state.events, at, [EntriesLost(0)])
             self._log.commit()

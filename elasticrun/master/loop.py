@@ -57,7 +57,6 @@ from elasticrun.master.copies import Copies
 from elasticrun.master.feed import Feed
 from elasticrun.master.journal import Entry, Journal
 from elasticrun.master.progress_log import ProgressLog
-from elasticrun.master.questions import Questions
 from elasticrun.master.statuses import heed, repeats
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from elasticrun.core.protocol.usage import TaskUsage
     from elasticrun.master.event_log import Chronicle
     from elasticrun.master.listed import Listed
+    from elasticrun.master.questions import Questions
     from elasticrun.rpc.session import Session
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class MasterLoop:
         self._listed = listed
         self._chronicle = chronicle
         self._feed = Feed() if feed is None else feed
-        self._questions = Questions(machine.state, self._sessions)
+        self._questions: Questions | None = None  # made when the first one is asked
         self._progress = ProgressLog(machine.state, chronicle)
         self._figures: dict[int, NodeFigures] = {}  # the newest by session
         self._keepers: list[tuple[int, Session]] = []  # agents of listed hosts that came in it, by position
@@ -195,7 +195,8 @@ class MasterLoop:
             case AskData():
                 self._handle(DataAsked(session.id, message))
             case NodeAnswer():
-                self._questions.heard(session.id, message)
+                if self._questions is not None:
+                    self._questions.heard(session.id, message)
 
     def detached(self, session: Session, why: str) -> None:
         """A stream is over."""
@@ -203,7 +204,8 @@ class MasterLoop:
         self._usage.pop(session.id, None)
         self._figures.pop(session.id, None)
         self._copies.end(session.id)
-        self._questions.gone(session.id)
+        if self._questions is not None:
+            self._questions.gone(session.id)
         self._handle(Detached(session.id, why))
         self._finish_if_idle()
 
@@ -216,7 +218,7 @@ class MasterLoop:
         if isinstance(request, WatchEvents):
             return ControlReply(True, "", watched=await self._feed.watch(request.after, request.wait))
         if isinstance(request, ReadLog | ShowStacks | ListRanks):
-            return await self._questions.answer(request)
+            return await self._open_questions().answer(request)
         return self.order(request)
 
     def order(self, request: ShowStatus | Order) -> ControlReply:
@@ -233,6 +235,13 @@ class MasterLoop:
         self.flush()  # the answer is an effect, too
         answer = self._answers.pop()  # each order has one
         return ControlReply(answer.ok, answer.text)
+
+    def _open_questions(self) -> Questions:
+        if self._questions is None:
+            from elasticrun.master.questions import Questions  # most jobs are never asked
+
+            self._questions = Questions(self._machine.state, self._sessions)
+        return self._questions
 
     # -- the loop
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from elasticrun.core.health.stragglers import Stragglers
 from elasticrun.core.job.events import DataAsked, DataOpened, JobEvent
-from elasticrun.core.job.progress_notes import ProgressNotes
 from elasticrun.core.job.state import JobState
 from elasticrun.core.protocol.status import JobPhase
 
 if TYPE_CHECKING:
+    from elasticrun.core.health.stragglers import Stragglers
+    from elasticrun.core.job.progress_notes import ProgressNotes
     from elasticrun.core.protocol.round_progress import RoundProgress
     from elasticrun.master.event_log import Chronicle
 
@@ -28,18 +28,18 @@ class ProgressLog:
         """``chronicle``: where it goes; None: nowhere, but stragglers are logged all the same."""
         self._state = state
         self._chronicle = chronicle
-        self._notes = ProgressNotes()
-        self._stragglers = Stragglers(state.config.health.straggler_ratio)
+        self._seen: tuple[ProgressNotes, Stragglers] | None = None  # made when the first agent tells of some
 
     def take(self, node: str, progress: RoundProgress, now: float) -> None:
         """Write down how far a node is, and whether it makes others wait."""
         state = self._state
         if state.phase is not JobPhase.RUNNING or progress.round != state.round:
             return
+        notes, stragglers = self._open()
         if self._chronicle is not None:
-            self._chronicle.note_all(self._notes.take(node, progress, now))
+            self._chronicle.note_all(notes.take(node, progress, now))
         times = progress.times
-        judged = None if times is None else self._stragglers.take(node, progress.round, times)
+        judged = None if times is None else stragglers.take(node, progress.round, times)
         if judged is None:
             return
         logger.warning("round %d: %s", judged.found.round, judged.why)
@@ -48,6 +48,15 @@ class ProgressLog:
 
     def before(self, event: JobEvent) -> None:
         """Write down the newest steps before an event that may end their round."""
-        if self._chronicle is None or isinstance(event, DataAsked | DataOpened):
+        if self._chronicle is None or self._seen is None or isinstance(event, DataAsked | DataOpened):
             return
-        self._chronicle.note_all(self._notes.rest())
+        notes, _ = self._seen
+        self._chronicle.note_all(notes.rest())
+
+    def _open(self) -> tuple[ProgressNotes, Stragglers]:
+        if self._seen is None:
+            from elasticrun.core.health.stragglers import Stragglers  # a job does not wait for it to begin
+            from elasticrun.core.job.progress_notes import ProgressNotes
+
+            self._seen = ProgressNotes(), Stragglers(self._state.config.health.straggler_ratio)
+        return self._seen

@@ -15,7 +15,6 @@ from elasticrun.core.accounting.facts import (
     Fact,
     HangFound,
     JobEnded,
-    Milestone,
     MilestoneReached,
     NodeCame,
     NodeWent,
@@ -30,6 +29,7 @@ from elasticrun.core.accounting.facts import (
 )
 from elasticrun.core.accounting.summary import Summary, in_words
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.round_progress import Milestone
 from tests.core.lines import lines_of
 
 PRODUCTIVE, REDONE, SLOW = Activity.PRODUCTIVE, Activity.REDONE, Activity.SLOW

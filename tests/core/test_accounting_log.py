@@ -7,11 +7,12 @@ import pytest
 from elasticrun.core.accounting import facts
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.accounting.books import Books
-from elasticrun.core.accounting.facts import Fact, Milestone, Stop
+from elasticrun.core.accounting.facts import Fact, Stop
 from elasticrun.core.accounting.from_log import FAILURES, facts_of
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import Happening, LogEntry
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.round_progress import Milestone
 
 
 def entry(told: Happening, at: float = 1.5) -> LogEntry:

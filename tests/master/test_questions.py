@@ -56,7 +56,8 @@ class Desk:
 
     @property
     def waiting(self) -> int:
-        return len(self.bench.loop._questions._pending)
+        questions = self.bench.loop._questions
+        return 0 if questions is None else len(questions._pending)
 
 
 def test_an_operator_gets_the_answer_of_the_node_that_runs_the_rank(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from elasticrun.core.accounting.facts import (
     Fact,
     HangFound,
     JobEnded,
-    Milestone,
     MilestoneReached,
     NodeCame,
     NodeWent,
@@ -35,6 +34,7 @@ from elasticrun.core.accounting.facts import (
     StragglerFound,
 )
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.round_progress import Milestone
 
 
 @dataclass

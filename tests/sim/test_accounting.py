@@ -12,7 +12,6 @@ from elasticrun.core.accounting.books import Books
 from elasticrun.core.accounting.facts import (
     HangFound,
     JobEnded,
-    Milestone,
     MilestoneReached,
     NodeCame,
     NodeWent,
@@ -26,6 +25,7 @@ from elasticrun.core.accounting.summary import Summary
 from elasticrun.core.job.events import JobEffect, JobEvent
 from elasticrun.core.job.state import JobState
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 from elasticrun.sim.draw import generate

@@ -14,7 +14,6 @@ import pytest
 
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.accounting.books import PAST
-from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.accounting.from_log import micros
 from elasticrun.core.history.history import History
 from elasticrun.core.job.chronicler import Chronicler
@@ -22,7 +21,7 @@ from elasticrun.core.job.events import Beat, JobEffect, JobEvent
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.progress_notes import ProgressNotes
 from elasticrun.core.protocol.chronicle import Happening, JobEnded, LogEntry, NodeGone, NodeJoined
-from elasticrun.core.protocol.round_progress import Reached, RoundProgress
+from elasticrun.core.protocol.round_progress import Milestone, Reached, RoundProgress
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.rpc.event_lines import from_line, to_line
 from elasticrun.sim.draw import generate

@@ -14,7 +14,7 @@ import pytest
 
 from elasticrun.agent.monitors import page as page_module
 from elasticrun.agent.monitors.page import HEADER_SIZE, SLOT, TIMES, Marks, ProgressPage
-from elasticrun.core.accounting.facts import Milestone
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.worker import marks, store_wait
 from elasticrun.worker.reporter import Reporter
 

@@ -14,15 +14,18 @@ import mmap
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from elasticrun.agent.monitors.stacks import Target, open_pipe
 from elasticrun.agent.programs import INJECTED
-from elasticrun.core.accounting.facts import Milestone
-from elasticrun.core.progress.own_time import Measured
 from elasticrun.core.progress.silence import WorkerProgress
 from elasticrun.core.protocol.bounds import SECONDS, STEPS
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.core.protocol.usage import Pace
 from elasticrun.dataclass import dataclass
+
+if TYPE_CHECKING:
+    from elasticrun.core.progress.own_time import Measured
 
 VARIABLE = "ELASTICRUN_PROGRESS"
 VERSION = "3"
@@ -165,6 +168,8 @@ class ProgressPage:
         owner, steps, own, whole = fields
         if owner != slot.owner or checksum(tuple(fields)) != check:
             return None
+        from elasticrun.core.progress.own_time import Measured  # few measure it
+
         return Measured(owner, steps, own / _NS, whole / _NS)
 
     def marks(self, local_rank: int) -> Marks | None:

@@ -20,10 +20,9 @@ from collections.abc import Callable, Sequence
 
 from elasticrun.agent.monitors.page import Marks
 from elasticrun.agent.monitors.progress import HangWatch
-from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.progress.own_time import StepMeter
 from elasticrun.core.protocol.bounds import SECONDS
-from elasticrun.core.protocol.round_progress import Reached, RoundProgress
+from elasticrun.core.protocol.round_progress import Milestone, Reached, RoundProgress
 from elasticrun.core.protocol.usage import WINDOW
 
 PAUSE = 0.02  # seconds; the milestones say themselves when they were reached

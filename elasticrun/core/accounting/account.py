@@ -11,8 +11,8 @@ the account was opened, less the time in which it was closed.
 from __future__ import annotations
 
 from elasticrun.core.accounting.activities import Activity, Spent, add, nothing
-from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.accounting.training import ZERO, Training
+from elasticrun.core.protocol.round_progress import Milestone
 
 #: Where an account is: at a milestone of a round, or outside.
 Place = Activity | Milestone

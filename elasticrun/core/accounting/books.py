@@ -26,7 +26,6 @@ from elasticrun.core.accounting.facts import (
     Fact,
     HangFound,
     JobEnded,
-    Milestone,
     MilestoneReached,
     NodeCame,
     NodeWent,
@@ -42,6 +41,7 @@ from elasticrun.core.accounting.facts import (
 from elasticrun.core.accounting.summary import Summary
 from elasticrun.core.accounting.training import Training
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.round_progress import Milestone
 
 #: How many nodes that left are known by name.
 PAST = 4096

@@ -7,25 +7,11 @@ of, and the last step of a round before its stop. Whatever comes late is taken t
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum
 
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.dataclass import dataclass
-
-
-class Milestone(IntEnum):
-    """How far the workers of a node are in a round. A later one says that all earlier ones were reached.
-
-    Who cannot see one of them leaves it out. Who will see none any more, as of a script without torch, tells
-    ``FIRST_STEP`` at once.
-    """
-
-    NONE = 0
-    SPAWNED = 1  # its processes exist
-    IMPORTED = 2  # the script's imports are done
-    CONNECTED = 3  # it is in the process group
-    RESTORED = 4  # the saved state is loaded
-    FIRST_STEP = 5  # the first step is done. Ranks step together, so it holds for all members
 
 
 class Stop(Enum):

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from elasticrun.core.accounting import facts
-from elasticrun.core.accounting.facts import Fact, Milestone, Stop
+from elasticrun.core.accounting.facts import Fact, Stop
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.core.recovery.budget import StopCause
 
 #: Reasons to stop that are failures; after the others the work of the step under way is lost as well.

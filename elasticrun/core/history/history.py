@@ -23,7 +23,6 @@ from dataclasses import dataclass as mutable
 from dataclasses import field
 
 from elasticrun.core.accounting.books import Books
-from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.accounting.from_log import FAILURES, facts_of, micros
 from elasticrun.core.accounting.summary import Summary
 from elasticrun.core.history.incidents import TOLD, Incidents
@@ -32,6 +31,7 @@ from elasticrun.core.history.views import NodeView, Recovery, RoundView, SavedVi
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import MAX_DATASETS, LogEntry, Place
 from elasticrun.core.protocol.messages import AgentPhase
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
 

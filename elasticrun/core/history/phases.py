@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
-from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.history.views import Recovery, RoundView
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.dataclass import dataclass
 
 

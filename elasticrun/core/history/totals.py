@@ -17,12 +17,12 @@ from dataclasses import dataclass as mutable
 from dataclasses import field
 from itertools import accumulate
 
-from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.history.phases import Phase, PhaseSpan, phases
 from elasticrun.core.history.views import Recovery, RoundView
 from elasticrun.core.protocol import chronicle
 from elasticrun.core.protocol.chronicle import LogEntry, Place
 from elasticrun.core.protocol.failure import FailureKind
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.core.recovery.budget import StopCause
 
 #: Seconds after which nothing more of a recovery is expected.

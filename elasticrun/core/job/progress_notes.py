@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.protocol.chronicle import Happening, MilestoneReached, SaveStalled, StepsDone
-from elasticrun.core.protocol.round_progress import RoundProgress
+from elasticrun.core.protocol.round_progress import Milestone, RoundProgress
 
 #: Seconds between two samples of steps.
 EACH = 1.0

@@ -4,6 +4,7 @@ It goes with a heartbeat, and at once when a milestone is reached. None of it is
 so it is not journaled: what was lost with a master is told again, as each message says all of a round.
 """
 
+from enum import IntEnum
 from typing import Annotated
 
 from elasticrun.core.protocol.bounds import (
@@ -25,9 +26,24 @@ from elasticrun.dataclass import dataclass
 MAX_GPUS = 64
 
 
+class Milestone(IntEnum):
+    """How far the workers of a node are in a round. A later one says that all earlier ones were reached.
+
+    Who cannot see one of them leaves it out. Who will see none any more, as of a script without torch, tells
+    ``FIRST_STEP`` at once.
+    """
+
+    NONE = 0
+    SPAWNED = 1  # its processes exist
+    IMPORTED = 2  # the script's imports are done
+    CONNECTED = 3  # it is in the process group
+    RESTORED = 4  # the saved state is loaded
+    FIRST_STEP = 5  # the first step is done. Ranks step together, so it holds for all members
+
+
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A milestone that all workers of a node have reached: see ``core/accounting/facts.py``."""
+    """A milestone that all workers of a node have reached."""
 
     milestone: Annotated[int, Range(1, 5)]
     ago: Annotated[float, SECONDS]  # before this was sent

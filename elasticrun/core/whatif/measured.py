@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from elasticrun.core.accounting.activities import Activity
-from elasticrun.core.accounting.facts import Milestone
 from elasticrun.core.history.history import History
 from elasticrun.core.history.incidents import Kind, Sums
 from elasticrun.core.protocol.chronicle import Place
+from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.dataclass import dataclass
 
 #: Seconds of training of which nothing follows.
