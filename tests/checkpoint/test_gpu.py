@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import mmap
+import os
+import weakref
 from typing import Any
 
 import pytest
@@ -129,6 +133,28 @@ def test_a_buffer_is_pinned_once_and_let_go_before_it_is_unmapped(node: Node, fa
     state = {"weight": torch.zeros(100_000)}
     assert node.worker().load(state) == 9
     assert torch.equal(state["weight"], torch.arange(100_000.0))
+
+
+def test_buffers_stay_mapped_until_they_are_let_go(fake: FakeGpu) -> None:
+    pins, memory = gpu.Pins(), mmap.mmap(-1, 4096)
+    pins.pin(memory)
+    is_mapped = weakref.ref(memory)
+    del memory
+    gc.collect()
+    assert is_mapped()
+    assert len(fake.pinned) == 1
+    del pins
+    gc.collect()
+    assert not is_mapped()
+    assert not fake.pinned
+
+
+def test_a_forked_process_leaves_the_driver_alone(fake: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    pins, memory = gpu.Pins(), mmap.mmap(-1, 4096)
+    pins.pin(memory)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    pins.release(memory)
+    assert len(fake.pinned) == 1
 
 
 def test_a_driver_that_refuses_to_pin_costs_speed_only(
