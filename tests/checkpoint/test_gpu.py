@@ -7,7 +7,7 @@ import logging
 import mmap
 import os
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,6 +17,7 @@ import torch
 
 from elasticrun.checkpoint import gpu
 from elasticrun.checkpoint.checkpointer import Checkpointer
+from elasticrun.checkpoint.parts import Item, write
 from elasticrun.core.protocol.commits import CommitId
 from tests.checkpoint.nodes import Node
 
@@ -172,3 +173,26 @@ def test_a_driver_that_refuses_to_pin_costs_speed_only(
     state = {"weight": torch.zeros(1)}
     assert node.worker().load(state) == 3
     assert state["weight"].item() == 3.0
+
+
+class Negated(OnGpu):
+    """Notes that somebody asks for its numbers as they are."""
+
+    asked: ClassVar[list[str]] = []
+
+    def resolve_conj(self) -> Any:
+        self.asked.append("conj")
+        return self
+
+    def resolve_neg(self) -> Any:
+        self.asked.append("neg")
+        return torch.tensor([3.0])
+
+
+def test_a_view_that_negates_is_resolved_on_the_gpu() -> None:
+    """Torch would copy one with strides wrongly, and stop the host."""
+    memory = torch.zeros(4, dtype=torch.uint8)
+    item = Item("it", 0, 4, "float32", (1,), (0,), (1,))
+    write(memory, [(item, torch.tensor([-3.0]).as_subclass(Negated))])
+    assert memory.view(torch.float32).tolist() == [3.0]
+    assert Negated.asked == ["conj", "neg"]
