@@ -2,9 +2,10 @@
 
 Theory. A GPU copies at full speed, and without stopping the host, only into memory that its driver has
 *pinned*. The agent's buffers are ordinary shared memory. So a buffer is pinned once, when the first tensor of
-a GPU is copied into it, and let go before it is unmapped: the driver keeps a list of addresses, and would
-refuse the next buffer that is mapped there. Where the driver refuses, copies go through a small pinned
-buffer of its own: slower, and right.
+a GPU is copied into it, and let go before it is unmapped. Else the driver would take what is mapped there
+next for the same memory, and copies to it would arrive in the old one. So a pinned buffer stays mapped until
+it is released, whoever drops it. Where the driver refuses, copies go through a small pinned buffer of its
+own: slower, and right.
 
 A copy that does not stop the host is complete once its stream is. So ``Devices.beside`` ends by waiting for
 the streams that it opened, and nothing may be concluded from the copied bytes before that.
@@ -15,6 +16,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import mmap
+import os
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -27,10 +30,13 @@ _FOR_ALL_GPUS = 1
 
 
 class Pins:
-    """Buffers of the agent that the driver has pinned; by their addresses."""
+    """Buffers of the agent that the driver has pinned; by their addresses. Dropping it releases them."""
 
     def __init__(self) -> None:
-        self._pinned: dict[int, bool] = {}  # False: the driver has refused
+        self._pinned: dict[int, mmap.mmap | None] = {}  # None: the driver has refused
+        self._owner = os.getpid()  # a process that it forks cannot use CUDA, and has pinned nothing
+        at_the_end = weakref.finalize(self, _release_all, self._pinned, self._owner)
+        at_the_end.atexit = False  # the process ends anyway
 
     def pin(self, memory: mmap.mmap) -> None:
         """Pin a buffer. If the driver refuses, say so once; copies are slower then."""
@@ -40,19 +46,19 @@ class Pins:
         refused = int(_runtime().cudaHostRegister(address, len(memory), _FOR_ALL_GPUS))
         if refused:
             _forget_error()
-            if all(self._pinned.values()):
+            if None not in self._pinned.values():
                 logger.warning(
                     "the driver does not pin the agent's memory (CUDA error %d), so saves from the GPU take"
                     " longer; is there enough free memory, and no limit on locked memory (ulimit -l)?",
                     refused,
                 )
-        self._pinned[address] = not refused
+        self._pinned[address] = None if refused else memory
 
     def release(self, memory: mmap.mmap) -> None:
         """Let a buffer go that is about to be unmapped."""
         address = _address(memory)
-        if self._pinned.pop(address, False) and int(_runtime().cudaHostUnregister(address)):
-            _forget_error()
+        if self._pinned.pop(address, None) is not None and self._owner == os.getpid():
+            _unpin(address)
 
 
 class Devices:
@@ -72,6 +78,18 @@ class Devices:
                 stack.enter_context(torch.cuda.stream(stream))
                 stack.callback(stream.synchronize)
             yield
+
+
+def _release_all(pinned: dict[int, mmap.mmap | None], owner: int) -> None:
+    while pinned and owner == os.getpid():
+        address, memory = pinned.popitem()
+        if memory is not None:
+            _unpin(address)
+
+
+def _unpin(address: int) -> None:
+    if int(_runtime().cudaHostUnregister(address)):
+        _forget_error()
 
 
 def _address(memory: mmap.mmap) -> int:

@@ -2,7 +2,9 @@
 
 Theory. From one step of an optimizer to the next, its parameters and its own state stay as they are: forward
 and backward passes only read them. So a thread copies these tensors, and the next step of any optimizer waits
-for it, by a hook that torch calls. Everything else that is saved is copied at once.
+for it, by a hook that torch calls. Everything else that is saved is copied at once. A captured CUDA graph may
+have such a step in it, of which torch calls no hook and counts no change: so the next graph waits as well,
+when it is replayed, whatever is in it; and when it is captured, as CUDA allows no copy by others meanwhile.
 
 A loop may change such a tensor in another way. Torch counts the changes of each tensor; one that is not as it
 was when its copy ends is found, and that save is given up. What changes memory behind torch's back, as
@@ -11,6 +13,7 @@ was when its copy ends is found, and that save is given up. What changes memory 
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +27,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from elasticrun.checkpoint.gpu import Devices
 from elasticrun.checkpoint.parts import Item
 from elasticrun.errors import CheckpointError
+
+#: Of ``torch.cuda.CUDAGraph``: those that may change tensors, or stop copies of others.
+GRAPH_METHODS = ("replay", "capture_begin")
 
 Placed = tuple[Item, torch.Tensor]  # an item with its place in a part, and what to copy there
 
@@ -102,7 +108,8 @@ class Overlap:
         """``waited``: hears for how many seconds a step was held up."""
         self._waited = waited
         self._later: Later | None = None
-        self._hook = register_optimizer_step_pre_hook(self._before_step)
+        self._hook = register_optimizer_step_pre_hook(lambda *_: self._catch_up())
+        self._undo = [_before(torch.cuda.CUDAGraph, name, self._catch_up) for name in GRAPH_METHODS]
 
     def begin(self, placed: Iterable[Placed]) -> Later:
         """Take these tensors up. Whoever calls it has to call ``Later.copy`` in a thread, or to give up."""
@@ -110,10 +117,33 @@ class Overlap:
         return self._later
 
     def close(self) -> None:
-        """Let optimizers alone."""
+        """Let optimizers and graphs alone."""
         self._hook.remove()
+        for undo in self._undo:
+            undo()
 
-    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+    def _catch_up(self) -> None:
         if self._later is not None:
             self._waited(self._later.wait())
             self._later = None
+
+
+def _before(kind: Any, name: str, action: Callable[[], None]) -> Callable[[], None]:
+    """Call ``action`` before each call of a method of a class. Returns what ends that."""
+    method = getattr(kind, name)
+    actions = [action]
+
+    @functools.wraps(method)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        for each in actions:
+            each()
+        return method(*args, **kwargs)
+
+    setattr(kind, name, wrapper)
+
+    def undo() -> None:
+        actions.clear()
+        if getattr(kind, name) is wrapper:  # else somebody has wrapped it since
+            setattr(kind, name, method)
+
+    return undo

@@ -211,7 +211,9 @@ def write(memory: torch.Tensor, items: Iterable[tuple[Item, torch.Tensor]], thre
         if not item.dtype:
             target.copy_(tensor)
             continue
-        is_plain = not (tensor.is_conj() or tensor.is_neg())  # else torch goes over the copy itself
+        if tensor.is_cuda:  # else torch would go over the copy itself, and wrongly if it has strides
+            tensor = tensor.resolve_conj().resolve_neg()
+        is_plain = not (tensor.is_conj() or tensor.is_neg())
         place = target.view(tensor.dtype).view(tensor.shape)
         if threads > 1 and is_plain and is_ordinary(tensor) and tensor.is_contiguous():
             divisible.append((place.view(-1), tensor.view(-1)))

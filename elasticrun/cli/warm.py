@@ -35,12 +35,13 @@ _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
 COMPILER, KEEPER = "torch._dynamo", "elasticrun.checkpoint.checkpointer"
-#: Variables that are read while torch, or a library below it, is loaded. Those of CUDA, NCCL and gloo are
-#: read at the first use of a device or a group instead, and LD_* and PYTHON* as a process starts.
+#: Variables that are read while torch, or a library below it, is loaded. All but one of those of CUDA, NCCL
+#: and gloo are read at the first use of a device or a group instead; LD_* and PYTHON* as a process starts.
 _EARLY_TORCH = (
     r"(?:OMP|GOMP|KMP|MKL|MKLDNN|ONEDNN|DNNL|OPENBLAS|GOTO|BLIS|NUMEXPR|NPY|NUMPY|ATEN)_\w+"
     r"|TORCH_(?:LOGS\w*|CPP_LOG_LEVEL|DISTRIBUTED_DEBUG|SHOW_CPP_STACKTRACES|DEVICE_BACKEND_AUTOLOAD"
     r"|USE_RTLD_GLOBAL|CUDA_SANITIZER|TRACE|DTRACE)|PYTORCH_(?:JIT\w*|NO_CUDA\w*|(?:CUDA_|HIP_)?ALLOC_CONF)"
+    r"|CUDA_LAUNCH_BLOCKING"
 )
 #: By library. With tensorflow come Keras and all that it finds; TF_CONFIG is read by strategies only.
 _EARLY = {

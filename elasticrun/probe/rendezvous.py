@@ -4,7 +4,7 @@ Rank 0 listens; the *door* is open before the self test begins, so that an early
 connect and say who they are, what they can do, and where their part of a ring listens. Once everybody is
 there, rank 0 answers all of them: the best transport that each one has, and what is needed to begin. So a
 node without torch, or without GPUs, does not spoil the all-gather for those that have it; it is then
-done with what all have.
+done with what all have. So do nodes that share a GPU, as agents on one host may.
 
 A guest of a later slot may come early and is kept until then. A stranger (an earlier probe, a port scanner,
 an attacker) cannot prove that it takes part (``proof.py``) and is turned away. Of too many silent connections
@@ -40,6 +40,8 @@ from .sockets import (
 
 #: Best first.
 TRANSPORTS = ("nccl", "gloo", "tcp")
+#: Begins the word that says which GPU a rank has. NCCL takes no two ranks on one GPU.
+GPU = "gpu="
 #: Seconds for sending one answer to a guest.
 _FAREWELL = 1.0
 #: The most connections that have not proven yet that they are a member's.
@@ -259,8 +261,10 @@ def lead(
 
 
 def best(abilities: Sequence[Sequence[str]]) -> str:
-    """The best transport that all ranks have."""
-    return next((name for name in TRANSPORTS if all(name in able for able in abilities)), "tcp")
+    """The best transport that all ranks have, and that works among them."""
+    gpus = [word for able in abilities for word in able if word.startswith(GPU)]
+    works = TRANSPORTS if len(set(gpus)) == len(gpus) else tuple(it for it in TRANSPORTS if it != "nccl")
+    return next((name for name in works if all(name in able for able in abilities)), "tcp")
 
 
 @dataclass(frozen=True)

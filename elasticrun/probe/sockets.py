@@ -38,13 +38,17 @@ def pause(deadline: float, seconds: float = RETRY) -> None:
 
 
 def why(error: BaseException) -> str:
-    """The first sentence of an error, without the number of an OSError and the place in gloo's sources."""
+    """The first sentence of an error, without the number of an OSError and the place in gloo's sources.
+
+    Of an error of NCCL, what the library has said last.
+    """
     if isinstance(error, TimeoutError):
         return os.strerror(errno.ETIMEDOUT)
     number = getattr(error, "errno", None)
     if isinstance(number, int) and number > 0:  # negative: a resolver's error
         return os.strerror(number)
-    line = str(error).strip().partition("\n")[0].partition(". ")[0]
+    said, _, of_nccl = str(error).strip().partition("\nLast error:\n")
+    line = (of_nccl.strip() or said).partition("\n")[0].partition(". ")[0]
     return re.sub(r"^\[\S+:\d+\] ", "", line) or type(error).__name__
 
 

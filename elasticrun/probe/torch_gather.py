@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from .rendezvous import Group, Meeting
+from .rendezvous import GPU, Group, Meeting
 from .sockets import ProbeError, remaining, why
 from .transport import MAX_RECEIVED
 
@@ -29,7 +29,7 @@ _MAX_RECEIVED_BY_GPU = 1024 * 1024 * 1024
 
 
 def abilities(torch: Any | None) -> list[str]:
-    """The transports that this node has, ``tcp`` always."""
+    """The transports that this node has, ``tcp`` always; and which GPU it has for NCCL."""
     if torch is None or not torch.distributed.is_available():
         return ["tcp"]
     found = ["tcp"]
@@ -37,6 +37,8 @@ def abilities(torch: Any | None) -> list[str]:
         found.append("gloo")
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
         found.append("nccl")
+        uuid = getattr(torch.cuda.get_device_properties(0), "uuid", "")  # not every torch tells
+        found += [f"{GPU}{uuid}"] if uuid else []
     return found
 
 

@@ -41,13 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--ways", default="memory,torch,peers,storage", help="of memory, torch, peers, storage"
     )
+    parser.add_argument("--device", default="cpu", help="where the state is: cpu or cuda (default cpu)")
     options = parser.parse_args(arguments)
     ways = {"memory": _memory, "torch": _torch, "peers": _peers, "storage": _storage}
     print(f"{'what':8} {'MB':>6} {'median s':>9} {'least':>7} {'most':>7} {'n':>3}")
     for way in options.ways.split(","):
         found: dict[str, list[float]] = {}
         with tempfile.TemporaryDirectory(prefix="elasticrun-bench-") as folder:
-            for name, took in ways[way](options.size, options.runs, Path(folder)):
+            for name, took in ways[way](options.size, options.runs, Path(folder), options.device):
                 found.setdefault(name, []).append(took)
         for name, times in found.items():
             figures = f"{statistics.median(times):9.3f} {min(times):7.3f} {max(times):7.3f} {len(times):3}"
@@ -55,9 +56,11 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def arguments_of(way: str, size: float, every: int | str, folder: Path) -> tuple[str, ...]:
+def arguments_of(
+    way: str, size: float, every: int | str, folder: Path, device: str = "cpu"
+) -> tuple[str, ...]:
     """The script with its arguments."""
-    return STEADY, way, str(size), str(STEP), str(every), str(folder)
+    return STEADY, way, str(size), str(STEP), str(every), str(folder), device
 
 
 def newest(run: Run) -> int:
@@ -82,17 +85,18 @@ def new_step(run: Run, since: float) -> float:
     return reached(run, before + 1, since).at - since
 
 
-def copied(size: float) -> float:
+def copied(size: float, device: str) -> float:
     """Seconds of a copy of so many MB into memory whose pages are there."""
-    source, target = (torch.ones(int(size * 2**20) // 4) for _ in range(2))
+    source = torch.ones(int(size * 2**20) // 4)
+    target = torch.ones_like(source, device=device)
     began = time.monotonic()
     target.copy_(source)
     return time.monotonic() - began
 
 
-def best_every(size: float, folder: Path, between_failures: float) -> int:
+def best_every(size: float, folder: Path, between_failures: float, device: str = "cpu") -> int:
     """The steps between two calls of ``torch.save`` that lose the least, with failures so far apart."""
-    state = torch.ones(int(size * 2**20) // 4)
+    state = torch.ones(int(size * 2**20) // 4, device=device)
     torch.save(state, folder / "trial.pt")
     began = time.monotonic()
     torch.save(state, folder / "trial.pt")
@@ -108,31 +112,31 @@ def kills(run: Run, runs: int, apart: Callable[[int], int]) -> Iterator[float]:
         yield new_step(run, run.kill(event.pid))
 
 
-def _memory(size: float, runs: int, folder: Path) -> Timed:
+def _memory(size: float, runs: int, folder: Path, device: str) -> Timed:
     with opened(LAUNCHERS[OURS], folder, 0) as run:
-        run.alone(*RESTARTS, "--nproc-per-node", "1", *arguments_of("memory", size, 1, folder))
+        run.alone(*RESTARTS, "--nproc-per-node", "1", *arguments_of("memory", size, 1, folder, device))
         for took in kills(run, runs, lambda number: 5):
             yield "memory", took
-            yield "copy", copied(size)
+            yield "copy", copied(size, device)
 
 
-def _torch(size: float, runs: int, folder: Path) -> Timed:
-    every = best_every(size, folder, BETWEEN_FAILURES)
+def _torch(size: float, runs: int, folder: Path, device: str) -> Timed:
+    every = best_every(size, folder, BETWEEN_FAILURES, device)
     with opened(LAUNCHERS[TUNED], folder, 0) as run:
-        run.alone(*RESTARTS, "--nproc-per-node", "1", *arguments_of("torch", size, every, folder))
+        run.alone(*RESTARTS, "--nproc-per-node", "1", *arguments_of("torch", size, every, folder, device))
         # each time at another place between two saves
         for took in kills(run, runs, lambda number: every + 1 + every * number // runs):
             yield "torch", took
 
 
-def _peers(size: float, runs: int, folder: Path) -> Timed:
+def _peers(size: float, runs: int, folder: Path, device: str) -> Timed:
     if os.geteuid() != 0:
         raise SystemExit("peers needs root, for host names: take other --ways")
     for number in range(runs):
         place = folder / str(number)
         place.mkdir()
         with opened(LAUNCHERS[OURS], place, number) as run:
-            script = arguments_of("sharded", size, 1, place)
+            script = arguments_of("sharded", size, 1, place, device)
             for host in ("a", "b", "c"):
                 run.node("2:3", *RESTARTS, "--last-call-timeout", "60", *script, host=host)
             reached(run, 8)
@@ -143,9 +147,9 @@ def _peers(size: float, runs: int, folder: Path) -> Timed:
             yield "peers", took
 
 
-def _storage(size: float, runs: int, folder: Path) -> Timed:
+def _storage(size: float, runs: int, folder: Path, device: str) -> Timed:
     storage = ("--state-storage", str(folder / "storage"), "--state-storage-every", "1s", "--state-keep", "2")
-    script = arguments_of("memory", size, 1, folder)
+    script = arguments_of("memory", size, 1, folder, device)
     for number in range(runs + 1):
         place = folder / str(number)
         place.mkdir()

@@ -25,11 +25,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="MB", help="of the state")
     parser.add_argument("--runs", type=int, default=10, help="of each way (default 10)")
     parser.add_argument("--folder", type=Path, default=None, help="for files (default: a temporary one)")
+    parser.add_argument("--device", default="cpu", help="where the state is: cpu or cuda (default cpu)")
     options = parser.parse_args(arguments)
     print(f"{'MB':>6}  {'way':18} {'median s':>9} {'n':>3}  beside one copy")
     for size in options.sizes:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            found = saves(size, options.runs, Path(folder))
+            found = saves(size, options.runs, Path(folder), options.device)
         copy = statistics.median(found["memcpy"])
         for way, times in found.items():
             median = statistics.median(times)
@@ -37,10 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def saves(megabytes: int, runs: int, folder: Path) -> dict[str, list[float]]:
+def saves(megabytes: int, runs: int, folder: Path, device: str) -> dict[str, list[float]]:
     """Seconds of each save, by way."""
     launch = (sys.executable, "-m", "elasticrun", "--standalone", "--nproc-per-node=1")
-    command = [*launch, str(WORKER), str(megabytes), str(runs), str(folder)]
+    command = [*launch, str(WORKER), str(megabytes), str(runs), str(folder), device]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, list[float]] = {}
     for line in done.stdout.splitlines():

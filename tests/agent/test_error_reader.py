@@ -28,7 +28,7 @@ class Told:
     async def wait(self, reader: ErrorReader) -> None:
         idle = asyncio.Event()
         reader.when_idle(idle.set)
-        await asyncio.wait_for(idle.wait(), 60)
+        await asyncio.wait_for(asyncio.ensure_future(idle.wait()), 60)  # a task: the loop gets a turn
 
 
 def test_a_file_is_read_and_the_rest_waits_for_it(tmp_path: Path) -> None:

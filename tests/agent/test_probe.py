@@ -17,6 +17,7 @@ from elasticrun.agent.programs import PROBE
 from elasticrun.agent.spawner.client import (
     Command,
     Exited,
+    Imports,
     Spawner,
     SpawnerEvent,
     SpawnerHandle,
@@ -399,8 +400,8 @@ class Nodes:
             case WarmNews():
                 assert event.is_warm, event.text
                 self.parents += 1
-            case Swept():
-                pass  # it is closed
+            case Swept() | Imports():
+                pass  # it is closed; imports take a while
             case _:
                 raise AssertionError(event)
 
@@ -461,7 +462,8 @@ def test_probes_are_forked_from_the_warm_parent(handle: SpawnerHandle) -> None:
         assert all([is_forked(await nodes.started.get()) for _ in "ab"])
         await nodes.done.wait()
         for report in nodes.reports.values():
-            assert (report.error, report.engine) == ("", "torch/cpu")
+            assert report.error == ""
+            assert report.engine in ("torch/cpu", "torch/gpu")
             assert [(found.error, found.transport) for found in report.groups] == [("", "gloo")]
         await nodes.close()
 

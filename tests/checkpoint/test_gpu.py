@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
-from typing import Any
+import mmap
+import os
+import weakref
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,6 +17,7 @@ import torch
 
 from elasticrun.checkpoint import gpu
 from elasticrun.checkpoint.checkpointer import Checkpointer
+from elasticrun.checkpoint.parts import Item, write
 from elasticrun.core.protocol.commits import CommitId
 from tests.checkpoint.nodes import Node
 
@@ -131,6 +136,28 @@ def test_a_buffer_is_pinned_once_and_let_go_before_it_is_unmapped(node: Node, fa
     assert torch.equal(state["weight"], torch.arange(100_000.0))
 
 
+def test_buffers_stay_mapped_until_they_are_let_go(fake: FakeGpu) -> None:
+    pins, memory = gpu.Pins(), mmap.mmap(-1, 4096)
+    pins.pin(memory)
+    is_mapped = weakref.ref(memory)
+    del memory
+    gc.collect()
+    assert is_mapped()
+    assert len(fake.pinned) == 1
+    del pins
+    gc.collect()
+    assert not is_mapped()
+    assert not fake.pinned
+
+
+def test_a_forked_process_leaves_the_driver_alone(fake: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    pins, memory = gpu.Pins(), mmap.mmap(-1, 4096)
+    pins.pin(memory)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    pins.release(memory)
+    assert len(fake.pinned) == 1
+
+
 def test_a_driver_that_refuses_to_pin_costs_speed_only(
     node: Node, fake: FakeGpu, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,3 +173,26 @@ def test_a_driver_that_refuses_to_pin_costs_speed_only(
     state = {"weight": torch.zeros(1)}
     assert node.worker().load(state) == 3
     assert state["weight"].item() == 3.0
+
+
+class Negated(OnGpu):
+    """Notes that somebody asks for its numbers as they are."""
+
+    asked: ClassVar[list[str]] = []
+
+    def resolve_conj(self) -> Any:
+        self.asked.append("conj")
+        return self
+
+    def resolve_neg(self) -> Any:
+        self.asked.append("neg")
+        return torch.tensor([3.0])
+
+
+def test_a_view_that_negates_is_resolved_on_the_gpu() -> None:
+    """Torch would copy one with strides wrongly, and stop the host."""
+    memory = torch.zeros(4, dtype=torch.uint8)
+    item = Item("it", 0, 4, "float32", (1,), (0,), (1,))
+    write(memory, [(item, torch.tensor([-3.0]).as_subclass(Negated))])
+    assert memory.view(torch.float32).tolist() == [3.0]
+    assert Negated.asked == ["conj", "neg"]

@@ -132,6 +132,52 @@ def test_a_tensor_that_changes_meanwhile_costs_this_save_only(
     assert everything(other) == expected
 
 
+class Graph:
+    """Stands in for a captured CUDA graph: it changes a tensor, and torch counts no change."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._memory = weight.detach().numpy()
+
+    def capture_begin(self) -> None:
+        self._memory += 1.0
+
+    def replay(self) -> None:
+        self._memory += 1.0
+
+
+@pytest.mark.parametrize("method", ["replay", "capture_begin"])
+def test_a_captured_graph_waits_as_well(
+    node: Node, gate: Gate, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    state, worker = training(1), node.worker(overlap=True)
+    expected = everything(state)
+    assert worker.save(1, state)
+    assert gate.reached.wait(DEADLINE)
+    weight = state["model"][0].weight
+    before = weight.detach().clone()
+    with ThreadPoolExecutor(1) as pool:
+        replaying = pool.submit(getattr(Graph(weight), method))
+        assert not replaying.done()
+        assert torch.equal(weight, before)
+        gate.open.set()
+        replaying.result(DEADLINE)
+    assert torch.equal(weight, before + 1.0)
+    node.restart(1)
+    other = training(2)
+    assert node.worker().load(other) == 1
+    assert everything(other) == expected
+
+
+def test_graphs_are_left_alone_afterwards(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    replay = Graph.replay
+    node.worker(overlap=True)
+    assert Graph.replay is not replay
+    node.stop()
+    assert Graph.replay is replay
+
+
 def test_a_step_of_another_optimizer_waits_as_well(node: Node, gate: Gate) -> None:
     """Wrappers hand a step on to an optimizer that is not in the state."""
     state, worker = training(1), node.worker(overlap=True)

@@ -66,6 +66,7 @@ def test_a_script_that_imports_torch_is_warm(tmp_path: Path, source: str) -> Non
                 ("os.environ.update(A='2', MKL_NUM_THREADS='1')", "MKL_NUM_THREADS"),
                 ("os.environ |= {'OPENBLAS_NUM_THREADS': '1'}", "OPENBLAS_NUM_THREADS"),
                 ("os.putenv('OMP_NUM_THREADS', '2')", "OMP_NUM_THREADS"),
+                ("os.environ['CUDA_LAUNCH_BLOCKING'] = '1'", "CUDA_LAUNCH_BLOCKING"),
                 ("del os.environ['KMP_AFFINITY']", "KMP_AFFINITY"),
                 ("os.environ['TORCH_LOGS'] = '+dynamo'", "TORCH_LOGS"),
                 ("os.sched_setaffinity(0, {1})", "sched_setaffinity"),

@@ -64,6 +64,14 @@ REMOTE = (
     "Last error:\n"
     "socketProgressOpt: Call to recv from 10.0.0.2<33759> failed : Connection reset by peer"
 )
+DUPLICATE = (
+    "torch.distributed.DistBackendError: NCCL error in: "
+    "/pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:93, "
+    "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+    "Last error:\n"
+    "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"
+)
 XID_79 = "NVRM: Xid (PCI:0000:44:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 XID_31 = "NVRM: Xid (PCI:0000:08:00): 31, pid=4711, name=python, Ch 0000003b, MMU Fault: ENGINE GRAPHICS"
 XID_63 = "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping"
@@ -170,6 +178,15 @@ def test_evidence_quotes_what_was_seen() -> None:
     assert found.evidence.startswith("error file: 'ValueError:  [1m xxx")
     assert len(found.evidence) <= MAX_QUOTE + 20
     assert found.evidence.isprintable()
+
+
+def test_of_nccl_what_it_said_last_is_quoted() -> None:
+    said = "'Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60'"
+    assert diagnose(recorded(DUPLICATE, raised(DUPLICATE))).evidence == f"error file: {said}"
+    found = diagnose(ended(1, raised(DUPLICATE)))
+    assert (found.failure_class, found.sure, found.evidence) == (USER, False, f"stderr: {said}")
+    nothing = DUPLICATE.partition("Duplicate")[0]
+    assert "invalid usage" in diagnose(ended(1, raised(nothing))).evidence
 
 
 def test_what_stands_beside_an_exception_decides_nothing() -> None:

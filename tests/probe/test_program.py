@@ -133,6 +133,14 @@ def test_without_time_for_it_nothing_is_computed_again(monkeypatch: pytest.Monke
         (OSError(98, "Address already in use (while binding)"), "Address already in use"),
         (socket.gaierror(-2, "Name or service not known"), "[Errno -2] Name or service not known"),
         (RuntimeError(), "RuntimeError"),
+        (
+            RuntimeError("NCCL error in: x.cpp:93, invalid usage\nLast error:\nDuplicate GPU\n"),
+            "Duplicate GPU",
+        ),
+        (
+            RuntimeError("NCCL error in: x.cpp:93, invalid usage\nLast error:\n"),
+            "NCCL error in: x.cpp:93, invalid usage",
+        ),
     ],
 )
 def test_an_error_is_one_line(error: Exception, text: str) -> None:
@@ -160,14 +168,19 @@ class FakeTensor:
 class FakeCuda:
     """A torch that sees GPUs."""
 
-    def __init__(self, count: int, broken: str = "", built_for: str | None = "13.0") -> None:
+    def __init__(
+        self, count: int, broken: str = "", built_for: str | None = "13.0", **properties: str
+    ) -> None:
         self.copies: list[str] = []
         self.broken = broken
         self.version = SimpleNamespace(cuda=built_for)
         self.int32 = "int32"
         self.used: list[int] = []
         self.cuda = SimpleNamespace(
-            is_available=lambda: count > 0, device_count=lambda: count, set_device=self.used.append
+            is_available=lambda: count > 0,
+            device_count=lambda: count,
+            set_device=self.used.append,
+            get_device_properties=lambda index: SimpleNamespace(**properties),
         )
         self.distributed = SimpleNamespace(
             is_available=lambda: True,
@@ -253,6 +266,7 @@ def test_what_a_node_can_do() -> None:
     assert abilities(None) == ["tcp"]
     assert abilities(FakeCuda(0)) == ["tcp", "gloo"]
     assert abilities(FakeCuda(1)) == ["tcp", "gloo", "nccl"]
+    assert abilities(FakeCuda(1, uuid="9112")) == ["tcp", "gloo", "nccl", "gpu=9112"]
 
 
 def test_gpus_gather_over_nccl() -> None:

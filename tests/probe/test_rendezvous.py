@@ -273,6 +273,9 @@ def test_a_host_that_never_answers(place: Place) -> None:
     [
         ([["tcp", "gloo", "nccl"], ["tcp", "gloo", "nccl"]], "nccl"),
         ([["tcp", "gloo", "nccl"], ["tcp", "gloo"]], "gloo"),
+        ([["tcp", "gloo", "nccl", "gpu=a"], ["tcp", "gloo", "nccl", "gpu=b"]], "nccl"),
+        ([["tcp", "gloo", "nccl", "gpu=a"], ["tcp", "gloo", "nccl"]], "nccl"),
+        ([["tcp", "gloo", "nccl", "gpu=a"], ["tcp", "gloo", "nccl", "gpu=a"]], "gloo"),
         ([["tcp", "gloo"], ["tcp"]], "tcp"),
         ([["tcp"], []], "tcp"),
     ],

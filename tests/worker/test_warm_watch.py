@@ -72,6 +72,10 @@ def test_the_list_has_all_that_is_read_in_c(noting: Path, library: str) -> None:
     assert sorted(name for name in names - OTHERS if not EARLY.fullmatch(name)) == []
 
 
+def test_what_only_builds_for_gpus_read_is_in_it() -> None:
+    assert EARLY.fullmatch("CUDA_LAUNCH_BLOCKING")
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -153,11 +153,13 @@ def _own_account(failure: Failure) -> Diagnosis | None:
 
 
 def _by_exception(raised: Raised, where: str) -> Diagnosis:
-    said = _search([(where, raised.text)])
-    if said is not None:
-        return said
+    found = _search([(where, raised.text)])
+    if found is not None:
+        return found
     is_of_device = _compiled(_OF_A_DEVICE).search(raised.text) is not None
-    return _quote(FailureClass.USER_ERROR, where, headline(raised.text), sure=not is_of_device)
+    _, _, of_nccl = raised.text.partition("\nLast error:\n")  # tells more than what torch says before it
+    said = of_nccl.strip().partition("\n")[0] or headline(raised.text)
+    return _quote(FailureClass.USER_ERROR, where, said, sure=not is_of_device)
 
 
 def _told(failure: Failure) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """A worker that saves its state by several ways in turns, and prints how long each one kept it waiting.
 
-    saves.py MEGABYTES RUNS FOLDER
+    saves.py MEGABYTES RUNS FOLDER DEVICE
 
 Each line is JSON: the way, and seconds. What goes on in the background afterwards is waited for, and not
 counted. With ``overlap=True`` a step follows that sleeps for as long as STEP_COPIES copies take, as a host
@@ -34,11 +34,11 @@ Way = Callable[[int], Callable[[], object]]  # saves after a step; returns what 
 
 
 def main() -> None:
-    megabytes, runs, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    megabytes, runs, folder, device = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
     dist.init_process_group("gloo")
     count = max(1, (megabytes << 20) // PIECE)
-    state = {f"layer{number}": torch.randn(PIECE // 4) for number in range(count)}
-    copies = [torch.empty_like(each).fill_(0.0) for each in state.values()]
+    state = {f"layer{number}": torch.randn(PIECE // 4, device=device) for number in range(count)}
+    copies = [torch.empty_like(each, device="cpu").fill_(0.0) for each in state.values()]
     keeper = Checkpointer()
 
     def memcpy(_: int) -> Callable[[], object]:
@@ -103,6 +103,8 @@ def measure(
         for name, way in ways.items():
             for each in state.values():
                 each.add_(1.0)
+            if each.is_cuda:
+                torch.cuda.synchronize()
             began = time.perf_counter()
             finish = way(step)
             took = time.perf_counter() - began

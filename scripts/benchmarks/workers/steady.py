@@ -1,6 +1,6 @@
 """A worker whose steps take a fixed time, as on a device that does the work, and which keeps its state.
 
-    steady.py WAY MEGABYTES SECONDS EVERY FOLDER
+    steady.py WAY MEGABYTES SECONDS EVERY FOLDER DEVICE
 
 ``WAY``: ``none`` keeps nothing; ``memory`` is ``elasticrun.Checkpointer``, ``overlap`` the same with copies
 while the next step runs; ``torch`` is ``torch.save`` by rank 0 into ``FOLDER``; ``sharded`` is
@@ -44,10 +44,10 @@ Save = Callable[[int, State], object]
 
 
 def main() -> None:
-    way, size, seconds, every, folder = sys.argv[1:]
+    way, size, seconds, every, folder, device = sys.argv[1:]
     if ABOUT["world"] > 1 or way == "sharded":
         dist.init_process_group("gloo")
-    state, train = (sharded if way == "sharded" else plain)(float(size), float(seconds))
+    state, train = (sharded if way == "sharded" else plain)(float(size), float(seconds), device)
     step, save = keeping(way, every, Path(folder), state)
     report("restored", step=step)
     while True:
@@ -88,11 +88,11 @@ def by_file(every: int, path: Path, state: State) -> tuple[int, Save]:
     return first, save
 
 
-def plain(size: float, seconds: float) -> tuple[State, Callable[[], None]]:
+def plain(size: float, seconds: float, device: str) -> tuple[State, Callable[[], None]]:
     """Tensors of so many MB, of which a step changes one; ranks meet in each step."""
     left, state = int(size * 2**20) // 4, dict[str, Any]()
     while left:
-        state[f"layer{len(state)}"] = torch.nn.Parameter(torch.zeros(min(left, PIECE // 4)))
+        state[f"layer{len(state)}"] = torch.nn.Parameter(torch.zeros(min(left, PIECE // 4), device=device))
         left -= min(left, PIECE // 4)
     state["optimizer"] = optimizer = torch.optim.SGD([*state.values()], lr=1.0)
 
@@ -106,13 +106,13 @@ def plain(size: float, seconds: float) -> tuple[State, Callable[[], None]]:
     return state, train
 
 
-def sharded(size: float, seconds: float) -> tuple[State, Callable[[], None]]:
+def sharded(size: float, seconds: float, device: str) -> tuple[State, Callable[[], None]]:
     """A model of FSDP2 that has, with the state of Adam, so many MB on all ranks together."""
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
     layers = max(1, round(size * 2**20 / (3 * 4 * WIDTH * WIDTH)))
-    model: Any = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
+    model: Any = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH, device=device) for _ in range(layers)))
     for layer in model:
         fully_shard(layer)
     fully_shard(model)
@@ -121,7 +121,7 @@ def sharded(size: float, seconds: float) -> tuple[State, Callable[[], None]]:
     def train() -> None:
         NEVER.wait(seconds)
         optimizer.zero_grad()
-        model(torch.ones(1, WIDTH)).pow(2).mean().backward()
+        model(torch.ones(1, WIDTH, device=device)).pow(2).mean().backward()
         optimizer.step()
 
     return {"model": model, "optimizer": optimizer}, train

@@ -34,10 +34,10 @@ report("imported")
 
 
 def device() -> torch.device:
-    """The worker's own GPU, its context made, or the CPU."""
+    """The worker's own GPU, its context made, or the CPU. Workers share GPUs if there are too few."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    found = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    found = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(found)
     torch.zeros(1, device=found)
     torch.cuda.synchronize()
@@ -45,11 +45,17 @@ def device() -> torch.device:
     return found
 
 
+def backend(here: torch.device) -> str:
+    """NCCL takes one worker for each GPU."""
+    is_alone = here.type == "cuda" and int(os.environ["LOCAL_WORLD_SIZE"]) <= torch.cuda.device_count()
+    return "nccl" if is_alone else "gloo"
+
+
 def main() -> None:
     if sys.argv[1:] == ["idle"]:
         NEVER.wait()
     here = device()
-    distributed.init_process_group("gloo" if here.type == "cpu" else "nccl")
+    distributed.init_process_group(backend(here))
     report("group")
     value = torch.ones(1, device=here)
     step = 0
