@@ -154,6 +154,7 @@ class WorkerConfig:
     state_copy_rate: float = 0.0  # of copies to other nodes, the most bytes a second; 0: no bound
     warm_imports: tuple[str, ...] | None = None  # what a warm parent imports; None: workers start cold
     warm_later: tuple[str, ...] = ()  # what it imports as well, once workers run, for restarts
+    preloaded: bool = False  # the launcher is a fork of one that has imported what the program needs
     keeps_warm: bool = False  # even if the script changes what that import reads
     roles: tuple[TaskRole, ...] = ()  # of TensorFlow tasks by local rank; (): no TensorFlow job
     servers: Entrypoint | None = None  # what ps, and the workers beside them, run; None: the entrypoint

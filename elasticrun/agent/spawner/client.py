@@ -28,6 +28,8 @@ from elasticrun.errors import NodeFaultError
 if TYPE_CHECKING:
     import asyncio
 
+    from elasticrun.agent.spawner.exec import Preloaded
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -43,6 +45,7 @@ class Command:
     warm: str | None = None  # the key of the recipe that its warm parent was started with
     program: str | None = None  # what a fork of that parent runs in place of the parent's own script
     waits: bool = True  # wait for a parent that still imports; else start cold
+    preloaded: bool = False  # called in a fork of the spawner, if that has a function for it
     alone: bool = False  # nothing of its process group outlives it: it may be started again before a sweep
 
 
@@ -152,8 +155,10 @@ class SpawnerHandle:
     control: socket.socket
 
 
-def fork_spawner() -> SpawnerHandle:
+def fork_spawner(preloaded: Preloaded | None = None) -> SpawnerHandle:
     """Fork the spawner; call it first of all, while this process has one thread.
+
+    ``preloaded``: runs a command that asks for it in a fork of the spawner, see ``exec.py``.
 
     Raises NodeFaultError if the host refuses another process.
     """
@@ -164,7 +169,7 @@ def fork_spawner() -> SpawnerHandle:
     try:
         pid = os.fork()
         if pid == 0:
-            spawner_main(agent_end, spawner_end, agent)
+            spawner_main(agent_end, spawner_end, agent, preloaded)
     except OSError as error:
         agent_end.close()
         raise NodeFaultError(f"cannot start the spawner process: {error.strerror}") from error
@@ -244,6 +249,7 @@ class Spawner:
             "program": command.program,
             "waits": command.waits,
             "alone": command.alone,
+            "preloaded": command.preloaded,
         }
         try:
             self._send(request, [command.stdin, command.stdout, command.stderr])

@@ -8,13 +8,17 @@ from collections.abc import Collection
 _FILES_WITHOUT_PROC = 4096  # no higher number is tried: the limit may be a billion
 
 
+def open_files() -> list[int]:
+    """The descriptors of this process, or more: closing one that is not there does no harm."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except FileNotFoundError:
+        return list(range(_FILES_WITHOUT_PROC))
+
+
 def close_files(keep: Collection[int]) -> None:
     """Close every descriptor of this process but those in ``keep``."""
-    try:
-        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
-    except FileNotFoundError:
-        numbers = list(range(_FILES_WITHOUT_PROC))
-    for number in numbers:
+    for number in open_files():
         if number not in keep:
             os.closerange(number, number + 1)
 

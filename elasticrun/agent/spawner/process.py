@@ -40,10 +40,16 @@ from typing import NoReturn
 
 from elasticrun.agent.spawner.descriptors import close_files, is_open, open_null
 from elasticrun.agent.spawner.detached import Detached
-from elasticrun.agent.spawner.exec import PR_SET_CHILD_SUBREAPER, Prctl, fork_program, load_prctl
+from elasticrun.agent.spawner.exec import (
+    PR_SET_CHILD_SUBREAPER,
+    Prctl,
+    Preloaded,
+    fork_program,
+    load_prctl,
+)
 from elasticrun.agent.spawner.groups import GroupEnds, Rest, kill_group
 from elasticrun.agent.spawner.poll import Poller
-from elasticrun.agent.spawner.process_tree import children_of
+from elasticrun.agent.spawner.process_tree import children_of, has_ended, kill
 from elasticrun.agent.spawner.proctitle import set_title
 from elasticrun.agent.spawner.resuming import resume_with_death_of_parent
 from elasticrun.agent.spawner.warm_parents import WarmParents
@@ -63,13 +69,15 @@ _IGNORED = (
 )
 
 
-def spawner_main(agent_end: socket.socket, control: socket.socket, agent_pid: int) -> NoReturn:
+def spawner_main(
+    agent_end: socket.socket, control: socket.socket, agent_pid: int, preloaded: Preloaded | None
+) -> NoReturn:
     """Be the spawner, in a child just forked with all signals blocked; never return."""
     status = _SPAWNER_CRASHED
     try:
         agent_end.close()
-        own_end = _isolate(control)
-        loop = SpawnerLoop(own_end, agent_pid, load_prctl())
+        own_end = _isolate(control, frozenset() if preloaded is None else preloaded.keeps)
+        loop = SpawnerLoop(own_end, agent_pid, load_prctl(), preloaded)
         loop.run()
         if (loop.temporary or loop.doomed) and _is_lost(own_end, agent_pid):
             _clear(loop.temporary, loop.doomed)
@@ -101,7 +109,7 @@ def _clear(temporary: str, doomed: str) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _isolate(control: socket.socket) -> socket.socket:
+def _isolate(control: socket.socket, keeps: frozenset[int]) -> socket.socket:
     """Leave the agent's session, terminal and files; return the control socket under its new number."""
     gc.freeze()  # a collection would copy every page shared with the agent
     for signum in _IGNORED:
@@ -112,28 +120,11 @@ def _isolate(control: socket.socket) -> socket.socket:
     set_title("elastic-run: spawner")
     moved = socket.socket(fileno=fcntl.fcntl(control.fileno(), fcntl.F_DUPFD_CLOEXEC, STD_FDS))
     control.detach()
-    close_files(keep=(2, moved.fileno()))  # stderr is for the spawner's own errors
+    close_files(keep={2, moved.fileno(), *keeps})  # stderr is for the spawner's own errors
     for number in range(STD_FDS):
         if number != 2 or not is_open(2):
             open_null(number)
     return moved
-
-
-def _kill(pid: int, signum: int) -> bool:
-    """Signal a child; return whether we were allowed to."""
-    try:
-        os.kill(pid, signum)
-    except PermissionError:
-        return False
-    return True
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether a child of ours has ended, reaped or not."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
 
 
 class _Worker:
@@ -151,11 +142,14 @@ class _Worker:
 class SpawnerLoop:
     """Carries out the agent's requests one after the other; the only owner of the children."""
 
-    def __init__(self, control: socket.socket, agent_pid: int, prctl: Prctl) -> None:
+    def __init__(
+        self, control: socket.socket, agent_pid: int, prctl: Prctl, preloaded: Preloaded | None = None
+    ) -> None:
         self.temporary = ""  # the agent's temporary directory
         self.doomed = ""  # another directory, removed whole once the agent is gone
         self._control = control
         self._prctl = prctl
+        self._preloaded = preloaded
         self._frames = Frames()
         self._batches: deque[list[int]] = deque()  # file descriptors, one list for each spawn request
         self._requests: deque[Message] = deque()
@@ -256,12 +250,12 @@ class SpawnerLoop:
         if pid is None:
             self._warm.signal(worker, signum)
             return
-        if not _has_ended(pid):  # else the signal is not why it ended
+        if not has_ended(pid):  # else the signal is not why it ended
             self._workers[pid].told.add(signum)
         try:
             os.killpg(pid, signum)
         except ProcessLookupError:  # between its fork and its setsid; it has all signals blocked
-            _kill(pid, signum)
+            kill(pid, signum)
         except PermissionError:
             return  # every process of the group belongs to another user by now
 
@@ -279,7 +273,8 @@ class SpawnerLoop:
         try:
             if len(fds) != STD_FDS:
                 raise OSError(errno.EMFILE, "too many open files to pass the standard streams")
-            pid, error_pipe = fork_program(request, fds, self._prctl)
+            preloaded = self._preloaded if request["preloaded"] else None
+            pid, error_pipe = fork_program(request, fds, self._prctl, preloaded)
             worker = self._add(request["worker"], pid, error_pipe)
             self.poller.watch(error_pipe, lambda: self._executed(worker))
         except OSError as error:
@@ -385,7 +380,7 @@ class SpawnerLoop:
         children = set(children_of(os.getpid())) - self._warm.pids - self._spared if alive else set()
         children -= self._detached.among(children - self._killed)
         for pid in children - self._killed - self._forbidden:
-            (self._killed if _kill(pid, signal.SIGKILL) else self._forbidden).add(pid)
+            (self._killed if kill(pid, signal.SIGKILL) else self._forbidden).add(pid)
         if children <= self._forbidden and not self._detached.may_leave():
             self._sweeping = False
             self._groups.conclude()

@@ -1,4 +1,4 @@
-"""The children of a process, started or inherited, as the kernel lists them."""
+"""The children of a process, started or inherited: as the kernel lists them, and their ends."""
 
 from __future__ import annotations
 
@@ -22,3 +22,20 @@ def _parent_of(pid: int, proc: str) -> int:
     except OSError:  # it ended meanwhile
         return -1
     return int(stat[stat.rindex(b")") + 1 :].split()[1])
+
+
+def kill(pid: int, signum: int) -> bool:
+    """Signal a child; return whether we were allowed to."""
+    try:
+        os.kill(pid, signum)
+    except PermissionError:
+        return False
+    return True
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a child of ours has ended, reaped or not."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

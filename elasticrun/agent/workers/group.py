@@ -298,6 +298,7 @@ class WorkerGroup:
             cpus=self._cpus[local_rank] if local_rank < len(self._cpus) else None,
             warm=self._warm.of(local_rank) if is_script else self._warm.servers,
             alone=task is not None,
+            preloaded=is_script and self._config.preloaded,
         )
 
 
