@@ -39,6 +39,19 @@ def is_frozen(kind: Any) -> bool:
     return params is not None and (params.frozen or kind.__setattr__ is _refuse)
 
 
+def prepare() -> None:
+    """Compile and describe all classes of this kind that there are: for a process whose forks use them."""
+    below: list[type] = [object]
+    while below:
+        kind = below.pop()
+        below += type.__subclasses__(kind)
+        if vars(kind).get("__dataclass_params__") is not _PARAMS:
+            continue
+        for name, write in _WRITERS.items():
+            if getattr(vars(kind).get(name), "__code__", None) is _STUB_CODE:
+                setattr(kind, name, write(kind))
+
+
 def _lazy(cls: type) -> Any:
     """The class anew: with a slot for each field that no base has, and with stubs."""
     annotations = cls.__annotations__
@@ -55,7 +68,7 @@ def _lazy(cls: type) -> Any:
     own["__doc__"] = cls.__doc__ or cls.__name__
     own["__slots__"] = tuple(name for name in annotations if name not in theirs)
     own["__match_args__"] = tuple(dict.fromkeys((*known, *annotations)))
-    own["__dataclass_params__"] = _Plain.__dataclass_params__  # type: ignore[attr-defined]
+    own["__dataclass_params__"] = _PARAMS
     own["__dataclass_fields__"] = _Fields({**described, "__annotations__": annotations})
     home: list[Any] = []  # the class that is made
     for name, write in _WRITERS.items():
@@ -76,6 +89,9 @@ def _is_special(annotation: Any) -> bool:
 @dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)
 class _Plain:
     """Whose parameters are those of all our classes, and of their twins."""
+
+
+_PARAMS: object = _Plain.__dataclass_params__  # type: ignore[attr-defined]
 
 
 class _Fields:
@@ -175,3 +191,4 @@ def _compiled(text: str, known: dict[str, Any]) -> Any:
 
 
 _WRITERS = {"__init__": _init, "__eq__": _eq, "__hash__": _hash, "__repr__": _repr}
+_STUB_CODE = _stub([], "", repr).__code__
