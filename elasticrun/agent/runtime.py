@@ -174,8 +174,11 @@ class Agent:
         self._answers = NodeAnswers(incarnation, kept, watch, lambda answer: self._link.send(answer))
         return self._answers
 
-    async def run(self, inbox: SignalInbox) -> int:
-        """Work until the job, or this node's part in it, is over. Returns the exit status."""
+    async def run(self, inbox: SignalInbox, on_finish: Callable[[Finish], None] | None = None) -> int:
+        """Work until the job, or this node's part in it, is over. Returns the exit status.
+
+        ``on_finish``: hears how it ended, before anything is closed.
+        """
         self._loop.set_exception_handler(self._on_bug)
         inbox.attach(self._on_signal)
         # A guess until the spawner reports; posted before any wait, as it must precede that report.
@@ -186,7 +189,9 @@ class Agent:
         if self._observer is not None:
             self._observer.start(self._tell_url)
         finish = await self._finished
-        await self._close(finish)
+        if on_finish is not None:
+            on_finish(finish)
+        await self._close(finish, is_told=on_finish is not None)
         if self._observer is not None:
             await self._observer.close()
         inbox.detach()
@@ -316,13 +321,13 @@ class Agent:
 
     # -- beginning and end
 
-    async def _close(self, finish: Finish) -> None:
+    async def _close(self, finish: Finish, is_told: bool) -> None:
         """Close everything. Each step has its own bound, and a bug in one does not stop the others."""
         if self._face is not None:
             self._face.close()
         last, lasted = self._machine.state.assignment, self._clock.now() - self._began
         is_seen = self._router.stderr.is_terminal
-        report = ShutdownReport(self._config, finish, self._show_checkup, last, lasted, is_seen)
+        report = ShutdownReport(self._config, finish, self._show_checkup, last, lasted, is_seen, is_told)
 
         async def report_shutdown() -> None:
             report.say(self._router.stderr.write, self._processes.dirs)

@@ -37,14 +37,18 @@ class ShutdownReport:
         last: Assignment | None = None,
         lasted: float = 0.0,
         is_seen: bool = False,
+        is_told: bool = False,
     ) -> None:
-        """``last``: the last round here; ``lasted``: seconds of this agent; ``is_seen``: on a terminal."""
+        """``last``: the last round here; ``lasted``: seconds of this agent; ``is_seen``: on a terminal;
+        ``is_told``: somebody hears of the end, and shows a failure.
+        """
         self._config = config
         self._finish = finish
         self._show_checkup = show_checkup
         self._last = last
         self._lasted = lasted
         self._is_seen = is_seen
+        self._is_told = is_told
 
     @property
     def patience(self) -> float:
@@ -60,7 +64,8 @@ class ShutdownReport:
             self._show_checkup(finish.checkup)
         if failed:
             script = self._config.workers.entrypoint.target
-            write(render_summary(script, finish.reason, finish.failures, logs).encode(errors="replace"))
+            if not self._is_told:
+                write(render_summary(script, finish.reason, finish.failures, logs).encode(errors="replace"))
             self._copy_root_cause()
         else:
             if dirs.kept:

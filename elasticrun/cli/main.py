@@ -17,7 +17,7 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from elasticrun.errors import ElasticRunError, ExitCode
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from elasticrun.agent.runtime import OpenFace
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import SpawnerHandle
+    from elasticrun.agent.spawner.exec import Preloaded
     from elasticrun.config import Entrypoint, LaunchConfig
+    from elasticrun.core.agent.events import Finish
     from elasticrun.core.protocol.messages import NodeCheck, NodeInfo
 
 PROGRAM = "elastic-run"
@@ -114,8 +116,17 @@ def _observer(config: LaunchConfig) -> ObserverHost | None:
     return observer_host(config)
 
 
-def launch(config: LaunchConfig, arguments: Sequence[str], observer: ObserverHost | None = None) -> int:
-    """Start the processes, then run this agent's loop; returns the exit status."""
+def launch(
+    config: LaunchConfig,
+    arguments: Sequence[str],
+    observer: ObserverHost | None = None,
+    preloaded: Preloaded | None = None,
+    on_finish: Callable[[Finish], None] | None = None,
+) -> int:
+    """Start the processes, then run this agent's loop; returns the exit status.
+
+    ``preloaded``: how workers start in a fork, without an exec. ``on_finish``: hears how it ended.
+    """
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import fork_spawner
     from elasticrun.agent.spawner.proctitle import set_title
@@ -123,7 +134,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str], observer: ObserverHos
 
     config = _with_run_dir(config)
     inbox = SignalInbox((*config.workers.signals, _window_change()))
-    spawner = fork_spawner()
+    spawner = fork_spawner(preloaded)
     cpus = _plan_cpus(config)
     _start_warm_parents(config, cpus, spawner)
     # Else gRPC's core, which writes past our log, would report every broken connection. The workers do not
@@ -141,7 +152,7 @@ def launch(config: LaunchConfig, arguments: Sequence[str], observer: ObserverHos
 
         # Python's development mode is meant for the workers; asyncio's debug mode has its own variable.
         debug = bool(os.environ.get("PYTHONASYNCIODEBUG"))
-        status = asyncio.run(_run(config, cpus, inbox, spawner, host, observer), debug=debug)
+        status = asyncio.run(_run(config, cpus, inbox, spawner, host, observer, on_finish), debug=debug)
         gc.freeze()  # spares the collections at the interpreter's end, 30 ms
         return status
     except BaseException:
@@ -160,6 +171,7 @@ async def _run(
     spawner: SpawnerHandle,
     host: MasterHost,
     observer: ObserverHost | None,
+    on_finish: Callable[[Finish], None] | None,
 ) -> int:
     import logging
 
@@ -176,7 +188,8 @@ async def _run(
         tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
     face = _open_face(config, router)
-    return await Agent(config, node, spawner, host, router, cpus, show, face, observer).run(inbox)
+    agent = Agent(config, node, spawner, host, router, cpus, show, face, observer)
+    return await agent.run(inbox, on_finish)
 
 
 def _open_face(config: LaunchConfig, router: LogRouter) -> OpenFace | None:
