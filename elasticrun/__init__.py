@@ -9,10 +9,26 @@ if TYPE_CHECKING:
     from elasticrun import data as data
     from elasticrun.checkpoint.checkpointer import Checkpointer
     from elasticrun.checkpoint.random_state import RandomState
+    from elasticrun.errors import JobFailedError, WorkerFailed
+    from elasticrun.launching.api import launch, start
+    from elasticrun.launching.job import Job, Result
     from elasticrun.worker import checkpointing, drain_requested, on_drain, report_step
 
 __version__ = "0.1.0"
-__all__ = ["Checkpointer", "RandomState", "checkpointing", "drain_requested", "on_drain", "report_step"]
+__all__ = [
+    "Checkpointer",
+    "Job",
+    "JobFailedError",
+    "RandomState",
+    "Result",
+    "WorkerFailed",
+    "checkpointing",
+    "drain_requested",
+    "launch",
+    "on_drain",
+    "report_step",
+    "start",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -31,6 +47,18 @@ def __getattr__(name: str) -> object:
         from elasticrun.checkpoint.random_state import RandomState
 
         return RandomState
+    if name in ("launch", "start"):
+        from elasticrun.launching import api
+
+        return getattr(api, name)
+    if name in ("Job", "Result"):
+        from elasticrun.launching import job
+
+        return getattr(job, name)
+    if name in ("JobFailedError", "WorkerFailed"):
+        from elasticrun import errors
+
+        return getattr(errors, name)
     from elasticrun import worker
 
     return getattr(worker, name)

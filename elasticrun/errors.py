@@ -226,3 +226,44 @@ class ProtocolError(ElasticRunError):
     """A message is malformed, oversized, out of order or of an unknown kind."""
 
     exit_code = ExitCode.PROTOCOL
+
+
+class JobFailedError(ElasticRunError):
+    """A job that was launched from Python ended without its result, for another reason than a worker's."""
+
+    def __init__(self, reason: str, exit_status: int) -> None:
+        """``exit_status``: of the launcher, see ``ExitCode``."""
+        super().__init__(f"{reason} (exit status {exit_status})")
+        self.exit_status = exit_status
+
+
+class WorkerFailed(ElasticRunError):
+    """A worker failed, and with it a job that was launched from Python.
+
+    It is the root cause: the first worker that failed, not one that failed because another had. What its
+    function raised is the ``__cause__``, if that can be pickled.
+    """
+
+    exit_code = ExitCode.JOB_FAILED
+
+    def __init__(
+        self,
+        rank: int,
+        summary: str,
+        worker_exit_code: int,
+        traceback: str,
+        output: str,
+        others: tuple[str, ...] = (),
+    ) -> None:
+        """``traceback`` and ``output``, the end of its stderr, are as the worker left them, perhaps "".
+
+        ``others``: one line for each worker that failed as well.
+        """
+        parts = (summary, traceback or output, *(f"later, {other}" for other in others))
+        super().__init__("\n".join(part.rstrip() for part in parts if part))
+        self.rank = rank
+        self.summary = summary
+        self.worker_exit_code = worker_exit_code
+        self.traceback = traceback
+        self.output = output
+        self.others = others

@@ -30,6 +30,8 @@ TOPICS = (
     "security",
     "web",
     "tensorflow",
+    "python",
+    "testing",
     "api",
     "differences-from-torchrun",
     "speed",

@@ -164,6 +164,21 @@ def imported(name: str, module: "ModuleType") -> None:
         return
 
 
+def adopt() -> None:
+    """Be a worker, as ``os.environ`` says, in a fork of a process that has loaded this without ``start``."""
+    global page, pid
+    pid = os.getpid()
+    here = os.path.dirname(__file__)  # noqa: PTH120 pathlib takes milliseconds
+    if is_injected(here):
+        page = os.environ.pop(VARIABLE, "")
+        restore(here, page.endswith(":set"))
+        if page.count(":"):
+            hear_of_imports(set(WANTED))
+            reporter = load_reporter().current()
+            if reporter is not None:
+                reporter.claim()  # it can show where it stands, though it may never use torch
+
+
 def hear_of_imports(wanted: "set[str]") -> None:
     """Hear of modules that will be imported, and of those that a warm parent has imported."""
     if wanted or watch is not None:

@@ -1,0 +1,305 @@
+"""The fork server of ``elasticrun.launch``: it imports once, and each launcher is a fork of it.
+
+Theory. A launcher takes 0.15 s to import itself, and its workers seconds to import torch. A caller that
+launches many jobs starts one process that has done both, and asks it for launchers. Such a launcher is a fork
+of this process; its spawner is a fork of that, and its workers are forks of the spawner (``Preloaded``), so
+that nobody imports anything. The caller itself is never forked, whatever it has loaded, and whichever threads
+or devices it uses.
+
+The caller asks with one message and descriptors: the request as a memory file, a file for the outcome, the
+launcher's stdin, stdout and stderr, and a channel. On the channel the caller names signals for the launcher,
+and hears its pid and its exit status. A channel that the caller closes ends the launcher at once.
+
+Invariants. This process has one thread and runs nothing of a job. It signals a launcher only while it has not
+reaped it. Once the caller has ended, however that was, all launchers are killed; their spawners see to it
+that nothing of theirs is left. What cannot be imported beforehand is left to the workers, which tell of it.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import weakref
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from elasticrun.agent.spawner.descriptors import close_files, is_open, open_files
+from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, Preloaded, load_prctl
+from elasticrun.dataclass import prepare
+from elasticrun.errors import ElasticRunError, ExitCode, UsageError
+from elasticrun.worker.target import start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
+
+    from elasticrun.core.agent.events import Finish
+
+#: Descriptors of a request: its text, the outcome, stdin, stdout and stderr, the channel.
+FDS = 6
+_STD = (2, 3, 4)
+_ASK = b"+"
+_WORDS = 4096  # bytes of a message on a channel
+#: What launchers, masters and workers of such a job import, at the top or later.
+_NEEDED = (
+    "asyncio",
+    "cloudpickle",
+    "elasticrun.agent.memory.gate",
+    "elasticrun.agent.monitors.teller",
+    "elasticrun.agent.runtime",
+    "elasticrun.cli.keywords",
+    "elasticrun.cli.logs",
+    "elasticrun.cli.main",
+    "elasticrun.cli.master",
+    "elasticrun.cli.master_settings",
+    "elasticrun.cli.parse",
+    "elasticrun.cli.scrub",
+    "elasticrun.rpc.nearby_server",
+    "elasticrun.worker.warm_imports",
+)
+
+
+class ForkServer:
+    """Serves one caller until that is gone."""
+
+    def __init__(self, control: socket.socket, caller: int) -> None:
+        """``control``: where requests come from; ``caller``: its pid."""
+        self._kept = frozenset(number for number in open_files() if number > 2 and is_open(number)) - {
+            control.fileno()
+        }
+        self._control = control
+        self._caller = caller
+        self._is_over = False
+        self._launchers: dict[int, tuple[int, socket.socket]] = {}  # pid -> its pidfd and its channel
+        self._selector = selectors.DefaultSelector()
+        self._imported: set[str] = set()
+
+    def run(self) -> None:
+        """Serve; returns once the caller is gone and all launchers are dead."""
+        self._selector.register(self._control, selectors.EVENT_READ, self._asked)
+        with contextlib.suppress(OSError):  # the control socket's end tells as well
+            self._selector.register(os.pidfd_open(self._caller), selectors.EVENT_READ, self._abandoned)
+        while self._serves():
+            pass
+        for pid in [*self._launchers]:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _serves(self) -> bool:
+        """Handle what comes next; whether anybody is left to serve."""
+        for key, _ in self._selector.select():
+            if not self._is_over:
+                key.data()
+        return not self._is_over
+
+    def _abandoned(self) -> None:
+        self._is_over = True
+
+    def _asked(self) -> None:
+        room = socket.CMSG_SPACE(FDS * array.array("i").itemsize)
+        try:
+            data, ancillary, _, _ = self._control.recvmsg(len(_ASK), room, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:
+            data, ancillary = b"", []
+        fds = array.array("i", b"".join(raw for _, _, raw in ancillary)).tolist()
+        if data != _ASK or len(fds) != FDS:
+            self._is_over = True
+            return
+        channel = socket.socket(fileno=fds.pop())
+        with open(fds[0], "rb", closefd=False) as file:
+            file.seek(0)
+            request = json.load(file)
+        self._import(request["preload"])
+        self._fork(request, fds, channel)
+        for fd in fds:
+            os.close(fd)
+
+    def _import(self, names: Sequence[str]) -> None:
+        """Import what the job's workers need, as far as that can be done and forked afterwards."""
+        for name in names:
+            if name in self._imported:
+                continue
+            self._imported.add(name)
+            with contextlib.suppress(Exception):
+                __import__(name)
+            _settle()
+
+    def _fork(self, request: Mapping[str, Any], fds: list[int], channel: socket.socket) -> None:
+        server = os.getpid()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _be_launcher(request, fds, self._kept, server)
+        except OSError as error:
+            _tell(channel, f"problem cannot start a launcher: {error.strerror}")
+            channel.close()
+            return
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _tell(channel, f"pid {pid}")
+        pidfd = os.pidfd_open(pid)
+        self._launchers[pid] = pidfd, channel
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(pid))
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._told(pid))
+
+    def _told(self, pid: int) -> None:
+        """The caller wants a signal sent; or it has hung up, and wants nothing more of this launcher."""
+        if pid not in self._launchers:
+            return  # it has ended just now
+        _, channel = self._launchers[pid]
+        try:
+            words = channel.recv(_WORDS)
+        except ConnectionError:
+            words = b""
+        if not words:
+            self._selector.unregister(channel)
+        with contextlib.suppress(OSError, ValueError):  # there is no such signal
+            os.kill(pid, int(words or signal.SIGKILL))
+
+    def _ended(self, pid: int) -> None:
+        pidfd, channel = self._launchers.pop(pid)
+        self._selector.unregister(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(KeyError):  # the caller had hung up
+            self._selector.unregister(channel)
+        _tell(channel, f"ended {os.waitstatus_to_exitcode(status)}")
+        channel.close()
+
+
+def _tell(channel: socket.socket, words: str) -> None:
+    with contextlib.suppress(OSError):  # the caller has hung up
+        channel.send(words.encode())
+
+
+def serve() -> NoReturn:
+    """Serve the caller that started this process, and end with it.
+
+    The program's arguments are the socket's number and the caller's pid.
+    """
+    number, caller = map(int, sys.argv[1:3])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=number)
+    os.set_inheritable(number, False)
+    _load()
+    ForkServer(control, caller).run()
+    os._exit(ExitCode.OK)  # what was imported has nothing to do at the end
+
+
+def _load() -> None:
+    """Import what launchers and workers need of ours."""
+    for name in _NEEDED:
+        import_module(name)
+    _load_hooks()
+    _settle()
+
+
+def _settle() -> None:
+    """Make this process quick to fork: no collection in a fork touches what it shares, in large pages."""
+    import ctypes
+
+    from elasticrun.worker.warm_memory import put_together
+
+    for each in weakref.finalize._registry.values():  # type: ignore[attr-defined]
+        each.atexit = False  # torch would take itself to pieces at the end of each worker
+    prepare()
+    gc.collect()
+    gc.freeze()
+    put_together(ctypes.CDLL(None))
+
+
+def _load_hooks() -> None:
+    """Load the module that has workers report their steps, as if it had come first in each of them."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    from elasticrun.agent.programs import INJECTED
+
+    name = "_elasticrun_sitecustomize"
+    spec = spec_from_file_location(name, os.path.join(INJECTED, "sitecustomize.py"))  # noqa: PTH118
+    if spec is None or spec.loader is None:
+        return
+    hooks = module_from_spec(spec)
+    sys.modules[name] = hooks
+    spec.loader.exec_module(hooks)
+    hooks.load_early()
+
+
+# -- in the fork
+
+
+def _be_launcher(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], server: int) -> NoReturn:
+    """Be the launcher of a request, in a child just forked with all signals blocked; never return."""
+    status = int(ExitCode.INTERNAL)
+    try:
+        status = _launch(request, fds, kept, server)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except BaseException:  # noqa: BLE001 the frames below are the server's: show it, then leave without unwinding
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _launch(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], server: int) -> int:
+    outcome = os.fdopen(os.dup(fds[1]), "wb")
+    for number, fd in enumerate(fds[2:]):
+        os.dup2(fd, number)
+    close_files(keep={0, 1, 2, outcome.fileno(), *kept})
+    os.setsid()
+    load_prctl()(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(ExitCode.INTERNAL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.environ.clear()
+    os.environ.update(request["env"])
+
+    def tell(**words: Any) -> None:
+        outcome.write(json.dumps(words).encode() + b"\n")
+        outcome.flush()
+
+    def finished(finish: Finish) -> None:
+        from elasticrun.rpc.records import to_json
+
+        tell(
+            status=int(finish.exit_status),
+            reason=finish.reason,
+            failures=[to_json(each) for each in finish.failures],
+        )
+
+    try:
+        return _run(request, Preloaded(start, kept), finished)
+    except ElasticRunError as error:
+        tell(status=int(error.exit_code), reason=str(error), failures=[])
+        return error.exit_code
+
+
+def _run(request: Mapping[str, Any], preloaded: Preloaded, finished: Callable[[Finish], None]) -> int:
+    from elasticrun.cli.keywords import command_line
+    from elasticrun.cli.main import launch
+    from elasticrun.cli.parse import parse_command_line
+    from elasticrun.cli.scrub import take_environment
+
+    try:
+        os.chdir(request["cwd"])
+    except OSError as error:
+        raise UsageError(
+            f"the working directory {request['cwd']} cannot be entered: {error.strerror}"
+        ) from None
+    argv = [*request["place"], *command_line(request["options"]), *request["command"]]
+    config = parse_command_line(argv, take_environment())
+    if not request["preloaded"]:
+        return launch(config, argv, on_finish=finished)
+    config = replace(config, workers=replace(config.workers, preloaded=True))
+    return launch(config, argv, preloaded=preloaded, on_finish=finished)

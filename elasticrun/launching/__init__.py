@@ -1,0 +1,1 @@
+"""Launch from Python: functions and scripts as distributed jobs, with what they returned."""

@@ -1,0 +1,167 @@
+"""``elasticrun.launch`` and ``elasticrun.start``: from a function, or a script, to a job."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elasticrun.errors import UsageError
+from elasticrun.launching.call import PROGRAM, Call
+from elasticrun.launching.job import Job, Result
+from elasticrun.launching.server import Server
+
+#: Bytes of what a function may return.
+MAX_RESULT_BYTES = 64 << 20
+#: Workers for each core that may be started without ``oversubscribe``; and as many at any rate.
+WORKERS_PER_CORE, FEW = 4, 16
+#: What workers of any job have in their environment, and what settles their threads.
+_WORKER, _THREADS = "ELASTICRUN_ROUND", "OMP_NUM_THREADS"
+_LOOPBACK = "127.0.0.1"
+
+Target = Callable[..., object] | str | os.PathLike[str]
+
+
+class _Shared:
+    """The fork server of this process, once there is one."""
+
+    server: Server | None = None
+
+
+def launch(
+    target: Target, *args: object, nproc: int = 2, nodes: int = 1, max_restarts: int = 0, **options: Any
+) -> list[Result]:
+    """Run ``target`` as a distributed job on this host; return what each rank returned, by rank.
+
+    Args:
+        target: A function, which each rank calls with ``args``: it may be a lambda, a closure, or one of a
+            notebook. Or the path of a script, which gets ``args`` as its arguments.
+        nproc: Workers of each node.
+        nodes: Nodes, each with a launcher of its own, as on so many hosts.
+        max_restarts: How many times the workers may be started again after a failure.
+        options: Those of ``start``, and each option of ``elastic-run`` by its name: ``hang_timeout=60`` is
+            ``--hang-timeout=60``, and ``kill_leftovers=True`` is ``--kill-leftovers``.
+
+    Raises:
+        WorkerFailed: a worker failed for good; what its function raised is the ``__cause__``.
+        JobFailedError: the job ended in another way.
+        UsageError: an option is wrong, or the function cannot be sent to the workers.
+    """
+    with start(target, *args, nproc=nproc, nodes=nodes, max_restarts=max_restarts, **options) as job:
+        return job.wait()
+
+
+def start(
+    target: Target,
+    *args: object,
+    nproc: int = 2,
+    nodes: int = 1,
+    max_restarts: int = 0,
+    env: Mapping[str, str] | None = None,
+    preload: Sequence[str] | None = None,
+    oversubscribe: bool = False,
+    max_result_bytes: int = MAX_RESULT_BYTES,
+    server: Server | None = None,
+    **options: Any,
+) -> Job:
+    """As ``launch``, but return at once, with a handle of the job; use it in a ``with`` block.
+
+    Args:
+        env: Variables of the workers, in addition to those of this process.
+        preload: Modules that workers find imported; by default torch, if this process has it. They are
+            imported once, in another process, and what they read from the environment then stays.
+        oversubscribe: Allow more than four workers for each core.
+        max_result_bytes: The most that a rank may return.
+        server: What forks the launchers; by default one for all jobs of this process.
+        target, args, nproc, nodes, max_restarts, options: As for ``launch``.
+    """
+    _check(nproc, nodes, oversubscribe)
+    call = command = None
+    if callable(target):
+        call = Call(target, args, nproc * nodes, max_result_bytes)
+        command = [PROGRAM, call.place]
+        names = _preloaded(preload)
+    else:
+        command, names = [os.fspath(target), *map(str, args)], ()
+    request = {
+        "env": _environment(env or {}, nproc),
+        "cwd": str(Path.cwd()),
+        "preload": names,
+        "preloaded": call is not None,
+        "options": {"max_restarts": max_restarts, **{name: _said(it) for name, it in options.items()}},
+        "command": command,
+    }
+    try:
+        places = _places(nodes, nproc, "health_check" in options)
+        return Job(
+            server or _server(), [{**request, "place": place} for place in places], call, nproc * nodes
+        )
+    except BaseException:
+        if call is not None:
+            call.close()
+        raise
+
+
+def _check(nproc: int, nodes: int, oversubscribe: bool) -> None:
+    if _WORKER in os.environ:
+        raise UsageError(
+            "launch was called in a worker of elastic-run: call it in one process only; if a worker imports "
+            'the module that calls it, write `if __name__ == "__main__":` above the call'
+        )
+    for name, number in (("nproc", nproc), ("nodes", nodes)):
+        if number < 1:
+            raise UsageError(f"{name}={number} was given: give a whole number of 1 or more")
+    bound = max(FEW, WORKERS_PER_CORE * len(os.sched_getaffinity(0)))
+    if nproc * nodes > bound and not oversubscribe:
+        raise UsageError(
+            f"nproc={nproc} and nodes={nodes} make {nproc * nodes} workers, more than {bound}: give fewer, "
+            "or oversubscribe=True if this host can take them"
+        )
+
+
+def _environment(added: Mapping[str, str], nproc: int) -> dict[str, str]:
+    """What the launchers get; with one thread for each of several workers, as torchrun gives them."""
+    threads = {_THREADS: "1"} if nproc > 1 else {}
+    return {**threads, **os.environ, **added}
+
+
+def _preloaded(names: Sequence[str] | None) -> Sequence[str]:
+    if names is not None:
+        return tuple(names)
+    return ("torch", "torch.distributed") if "torch" in sys.modules else ()
+
+
+def _said(value: object) -> object:
+    """The value of an option as the fork server takes it; a path is text."""
+    return value if value is None or isinstance(value, int | float) else str(value)
+
+
+def _places(nodes: int, nproc: int, has_check: bool) -> list[list[str]]:
+    """The options of each node's launcher that say how many there are, and where the others are."""
+    size = f"--nproc-per-node={nproc}"
+    if nodes == 1:
+        return [["--standalone", size]]
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        port = probe.getsockname()[1]
+    shared = [
+        size,
+        f"--nnodes={nodes}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={_LOOPBACK}:{port}",
+        f"--rdzv-id=launch-{os.getpid()}-{port}",
+        *([] if has_check else ["--health-check=off"]),  # they are one host
+    ]
+    return [[*shared, f"--node-rank={number}"] for number in range(nodes)]
+
+
+def _server() -> Server:
+    server = _Shared.server
+    if server is None or server.pid != os.getpid() or not server.is_alive:
+        server = _Shared.server = Server()
+        atexit.register(server.close)
+    return server

@@ -1,0 +1,161 @@
+"""The call that workers make, and their answers, in memory files of this process.
+
+Theory. A worker opens them through /proc/PID/fd (``worker/target.py`` is the other side), so they need no
+directory, no other user can reach them, and they are gone with this process, whatever ends it. There is one
+answer for each rank; a rank that was restarted overwrites its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import struct
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elasticrun.dataclass import dataclass
+from elasticrun.errors import UsageError
+
+#: The program that workers run.
+PROGRAM = str(Path(__file__).parent.parent / "worker" / "target.py")
+#: Files and header are those of that program.
+_CALL, _ANSWER = "elasticrun-call", "elasticrun-answer"
+_HEADER = struct.Struct("=8sqQ")
+_WHOLE = b"whole\0\0\0"
+
+Target = Callable[..., object]
+Dumps = Callable[[object], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a rank has left: what its function returned, or raised."""
+
+    round: int
+    raised: bool
+    value: Any  # of a raised exception: itself, or None if it is no pickle
+
+
+class Call:
+    """A function with its arguments, pickled, and room for the ranks' answers. To be closed."""
+
+    def __init__(self, function: Target, args: Sequence[object], ranks: int, most: int) -> None:
+        """``ranks``: how many answers there may be; ``most``: bytes of one.
+
+        Raises UsageError if the function, or an argument, cannot be pickled.
+        """
+        pickled = _pickled(function, tuple(args))
+        self._files: list[int] = []
+        self._bells: list[int] = []
+        #: A pipe that can be read once another rank has answered; what it holds means nothing.
+        self.bell = -1
+        try:
+            self._files.append(os.memfd_create(_CALL, os.MFD_CLOEXEC))
+            self._files += [os.memfd_create(_ANSWER, os.MFD_CLOEXEC) for _ in range(ranks)]
+            answers = self._files[1:]
+            self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self._bells = [self.bell, ring]
+            terms = {"path": sys.path, "answers": answers, "most": most, "bell": ring}
+            with open(self._files[0], "wb", closefd=False) as file:
+                file.write(json.dumps(terms).encode() + b"\n" + pickled)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def place(self) -> str:
+        """The argument of the workers' program."""
+        return f"{os.getpid()}:{self._files[0]}"
+
+    def answers(self) -> dict[int, Answer]:
+        """The answers by rank, of ranks that have left one.
+
+        Raises what the pickles of the answers raise, as for a class that is not here.
+        """
+        found = ((rank, _read(fd)) for rank, fd in enumerate(self._files[1:]))
+        return {rank: answer for rank, answer in found if answer is not None}
+
+    def close(self) -> None:
+        """Let go of the files."""
+        for files in (self._files, self._bells):
+            while files:
+                os.close(files.pop())
+
+
+def _read(fd: int) -> Answer | None:
+    """An answer; None if there is none, or it is not whole."""
+    data = read_all(fd)
+    if len(data) < _HEADER.size:
+        return None
+    whole, round_, size = _HEADER.unpack_from(data)
+    if whole != _WHOLE or len(data) != _HEADER.size + size:
+        return None
+    kind, value = pickle.loads(memoryview(data)[_HEADER.size :])
+    return Answer(round_, kind == "raised", value)
+
+
+def read_all(fd: int) -> bytes:
+    """All of a file in memory, whichever process has written to it."""
+    size, data = os.fstat(fd).st_size, b""
+    while piece := os.pread(fd, size - len(data), len(data)):
+        data += piece
+    return data
+
+
+def _pickled(function: Target, args: tuple[object, ...]) -> bytes:
+    dumps = _dumps()
+    try:
+        return dumps((function, args))
+    except Exception as error:
+        raise UsageError(
+            f"{_culprit(dumps, function, args)} cannot be sent to the workers ({error}): have the function "
+            "make or open it itself"
+        ) from error
+
+
+def _dumps() -> Dumps:
+    import cloudpickle  # only who launches a function needs it
+
+    dumps: Dumps = cloudpickle.dumps
+    return dumps
+
+
+def _culprit(dumps: Dumps, function: Target, args: Sequence[object]) -> str:
+    """Which part of a call is no pickle, in words."""
+    for number, argument in enumerate(args, 1):
+        if not _is_pickle(dumps, argument):
+            return f"argument {number}, {_described(argument)},"
+    name = getattr(function, "__qualname__", type(function).__name__)
+    for variable, value in _captured(function).items():
+        if not _is_pickle(dumps, value):
+            return f"{variable!r}, {_described(value)} that {name} uses,"
+    return name
+
+
+def _described(value: object) -> str:
+    """What kind of object it is, as ``a socket.socket``."""
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{'an' if name[0] in 'aeio' else 'a'} {name}"
+
+
+def _is_pickle(dumps: Dumps, value: object) -> bool:
+    try:
+        dumps(value)
+    except Exception:  # noqa: BLE001 whatever it is, this is what the error speaks of
+        return False
+    return True
+
+
+def _captured(function: Target) -> Mapping[str, object]:
+    """What a function takes from around it."""
+    import inspect
+
+    try:
+        found = inspect.getclosurevars(function)
+    except (TypeError, ValueError):  # no function of Python's
+        return {}
+    return {**found.globals, **found.nonlocals}

@@ -1,0 +1,99 @@
+"""The caller's side of the fork server: start it, and ask it for launchers.
+
+The server is a program of its own, so this process is never forked, whatever it has loaded. It ends with
+this process, however that ends. ``Server.ask`` may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from elasticrun.errors import NodeFaultError
+
+#: The modules come from where this process has them, whatever its directory.
+_CODE = """\
+import sys
+sys.path[:] = path = {path!r}
+from elasticrun.cli.isolation import isolate_as
+isolate_as(path)
+"""
+_SERVE = """\
+from elasticrun.cli.fork_server import serve
+serve()
+"""
+_END_TIMEOUT = 5.0  # seconds
+
+
+class Server:
+    """A running fork server of this process."""
+
+    def __init__(self, code: str = _SERVE) -> None:
+        """Start it. ``code``: what it runs in the end.
+
+        Raises NodeFaultError if the host refuses a process.
+        """
+        self.pid = os.getpid()  # of its caller: a fork of that has to start its own
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        number = theirs.fileno()
+        path = [each or str(Path.cwd()) for each in sys.path]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _CODE.format(path=path) + code, str(number), str(self.pid)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(number,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._control.close()
+            raise NodeFaultError(f"cannot start the fork server: {error.strerror}") from error
+        finally:
+            theirs.close()
+
+    @property
+    def process(self) -> int:
+        """Its pid."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return self._process.poll() is None
+
+    def ask(self, request: Mapping[str, Any], outcome: int, std: Sequence[int]) -> socket.socket:
+        """Start a launcher; returns the channel to it. ``outcome``: the file it tells its end in.
+
+        Raises NodeFaultError if the server is gone.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        text = os.memfd_create("elasticrun-request", os.MFD_CLOEXEC)
+        try:
+            with open(text, "wb", closefd=False) as file:
+                file.write(json.dumps(request).encode())
+            fds = array("i", [text, outcome, *std, theirs.fileno()])
+            self._control.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        except OSError as error:
+            ours.close()
+            raise NodeFaultError(f"the fork server is gone: {error.strerror}") from error
+        finally:
+            theirs.close()
+            os.close(text)
+        return ours
+
+    def close(self) -> None:
+        """End it, with all its launchers."""
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_TIMEOUT)
+            return
+        self._process.kill()
+        self._process.wait()

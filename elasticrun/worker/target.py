@@ -1,0 +1,193 @@
+"""Runs a function of the caller's as a worker, and leaves what it returned or raised where the caller reads.
+
+Theory. The caller keeps the pickled call, and one file for each rank's answer, as memory files of its own; a
+worker reaches them through /proc/PID/fd, so nothing is left behind on a disk, whoever is killed. An answer
+begins with a header that is written last: a worker that is killed meanwhile has left none. Each worker of a
+rank overwrites what the one before it has left, so the newest round's answer stands.
+
+The program is this file and the place of the call: ``PID:FD``. It is started like any script, or called in a
+fork of a process that has imported what the call needs (``start``); both end the same way.
+
+It needs the standard library only, and whatever the call was pickled with. pathlib takes milliseconds.
+"""
+
+# ruff: noqa: PTH115, PTH123
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import struct
+import sys
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any, NoReturn
+
+#: What the kernel calls the caller's files.
+CALL, ANSWER, BELL = "/memfd:elasticrun-call", "/memfd:elasticrun-answer", "pipe:"
+#: Of an answer: the word that says it is whole, the round, and how many bytes follow.
+HEADER = struct.Struct("=8sqQ")
+WHOLE = b"whole\0\0\0"
+#: The variables of a worker that matter here.
+RANK, ROUND, ERROR_FILE = "RANK", "ELASTICRUN_ROUND", "TORCHELASTIC_ERROR_FILE"
+FAILED = 1  # exit status, as of any script that raises
+
+
+class Call:
+    """The caller's order: a function with its arguments, and where the answers go."""
+
+    def __init__(self, place: str) -> None:
+        """Raises OSError or ValueError if there is no such call."""
+        self._caller, _, number = place.partition(":")
+        with self._open(int(number), CALL, "rb") as file:
+            self.terms: dict[str, Any] = json.loads(file.readline())
+            self._pickled = file.read()
+
+    def load(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        """The function and its arguments; raises whatever their import raises."""
+        sys.path[:] = self.terms["path"]
+        function, args = pickle.loads(self._pickled)
+        return function, args
+
+    def answer(self, kind: str, value: object) -> None:
+        """Leave an answer of this worker.
+
+        Raises TypeError if it cannot be pickled, ValueError if it is too large.
+        """
+        body = self._pickled_answer(kind, value)
+        with self._open(self.terms["answers"][int(os.environ[RANK])], ANSWER, "r+b") as file:
+            file.truncate(0)
+            file.seek(HEADER.size)
+            file.write(body)
+            file.seek(0)
+            file.write(HEADER.pack(WHOLE, int(os.environ.get(ROUND, "0")), len(body)))
+        with contextlib.suppress(OSError), self._open(self.terms["bell"], BELL, "wb") as bell:
+            bell.write(b"!")
+
+    def _pickled_answer(self, kind: str, value: object) -> bytes:
+        import cloudpickle
+
+        try:
+            body: bytes = cloudpickle.dumps((kind, value))
+        except Exception as error:  # whatever a class of the user's raises there
+            raise TypeError(
+                f"the function returned a {type(value).__name__} that cannot be sent back ({error}): return "
+                "numbers, tensors, or whatever can be pickled"
+            ) from error
+        if len(body) > self.terms["most"]:
+            raise ValueError(
+                f"the function returned {len(body):,} bytes, more than {self.terms['most']:,}: write what is "
+                "large to a file, or give max_result_bytes"
+            )
+        return body
+
+    def _open(self, number: int, name: str, mode: str) -> Any:
+        path = f"/proc/{self._caller}/fd/{number}"
+        if not os.readlink(path).startswith(name):  # in another PID namespace that may be anybody's
+            raise ValueError(f"{path} is not {name}")
+        return open(path, mode)
+
+
+def run(place: str) -> int:
+    """Make the call at this place, and leave its answer; returns the exit status."""
+    call = Call(place)
+    try:
+        function, args = call.load()
+        call.answer("returned", function(*args))
+    except Exception as error:  # noqa: BLE001 the caller is told, and shows it
+        fail(call, error)
+        return FAILED
+    return 0
+
+
+def fail(call: Call, error: Exception) -> None:
+    """Tell what the function raised; the frames of this file are none of its. The caller shows it."""
+    found: TracebackType | None = error.__traceback__
+    while found is not None and found.tb_frame.f_code.co_filename == __file__:
+        found = found.tb_next
+    error.__traceback__ = found
+    record(error, "".join(traceback.format_exception(error)))
+    for told in (error, None):  # an exception of the user's own class may be no pickle
+        with contextlib.suppress(Exception):
+            call.answer("raised", told)
+            return
+
+
+def record(error: Exception, text: str) -> None:
+    """Write the error file, as ``torch.distributed.elastic``'s ``record`` does: the launcher reads it."""
+    path = os.environ.get(ERROR_FILE)
+    if not path:
+        return
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    with contextlib.suppress(OSError), open(path, "w") as file:
+        json.dump({"message": message}, file)
+
+
+# -- in a fork
+
+
+def start(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Be a worker in a fork of a process that has loaded everything; ``argv`` ends with the call's place."""
+    status = FAILED
+    try:
+        become(argv, env)
+        status = run(argv[-1])
+    except SystemExit as error:
+        status = status_of(error)
+    except BaseException:  # noqa: BLE001 the frames below are the spawner's: show it, then leave without unwinding
+        traceback.print_exc()
+    finally:
+        leave(status)
+
+
+def become(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """What an interpreter's start would have made different."""
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv[:] = argv[argv.index(__file__) :] if __file__ in argv else argv[-1:]
+    hooks: Any = sys.modules.get("_elasticrun_sitecustomize")
+    if hooks is not None:
+        hooks.adopt()
+    imports: Any = sys.modules.get("elasticrun.worker.warm_imports")
+    if imports is not None:
+        imports.draw_again(sys.modules.get)
+    torch: Any = sys.modules.get("torch")
+    threads = env.get("OMP_NUM_THREADS", "")
+    if torch is not None and threads.isdecimal() and int(threads) > 0:
+        torch.set_num_threads(int(threads))  # it was read before the fork
+
+
+def status_of(error: SystemExit) -> int:
+    """The exit status that the interpreter makes of it."""
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    print(error.code, file=sys.stderr)
+    return FAILED
+
+
+def leave(status: int) -> NoReturn:
+    """End this process as the interpreter ends, and nothing of those that it was forked from."""
+    import atexit
+    import threading
+
+    for step in (
+        getattr(threading, "_shutdown", bool),
+        atexit._run_exitfuncs,
+        sys.stdout.flush,
+        sys.stderr.flush,
+    ):
+        with contextlib.suppress(BaseException):
+            step()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1]))

@@ -1,0 +1,367 @@
+"""Functions and scripts launched from Python, as real jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elasticrun
+from elasticrun.core.protocol.status import JobPhase
+from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
+from elasticrun.launching.server import Server
+from tests.support.processes import DEADLINE, nobody_left, wait_end
+
+
+def values(results: list[elasticrun.Result]) -> list[Any]:
+    """What the ranks returned, in their order."""
+    assert [each.rank for each in results] == [*range(len(results))]
+    return [each.value for each in results]
+
+
+# -- what comes back
+
+
+def test_each_rank_returns_what_its_function_returns() -> None:
+    offset = 10
+    assert values(elasticrun.launch(lambda base: base + offset + int(os.environ["RANK"]), 100, nproc=3)) == [
+        110,
+        111,
+        112,
+    ]
+
+
+def test_nodes_have_launchers_of_their_own() -> None:
+    def place() -> tuple[str, ...]:
+        return tuple(os.environ[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE"))
+
+    found = values(elasticrun.launch(place, nproc=2, nodes=2))
+    assert found == [("0", "0", "0", "4"), ("1", "1", "0", "4"), ("2", "0", "1", "4"), ("3", "1", "1", "4")]
+
+
+def test_the_newest_round_of_a_restarted_rank_answers() -> None:
+    def fail_once() -> str:
+        if os.environ["ELASTICRUN_ROUND"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.environ["TORCHELASTIC_RESTART_COUNT"]
+
+    assert values(elasticrun.launch(fail_once, nproc=1, max_restarts=1)) == ["1"]
+
+
+def test_classes_of_the_caller_come_back_as_its_own() -> None:
+    class Point:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    (found,) = values(elasticrun.launch(lambda: Point(3), nproc=1))
+    assert isinstance(found, Point)
+    assert found.x == 3
+
+
+def test_a_script_gets_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nfrom pathlib import Path\nPath(sys.argv[1]).write_text(sys.argv[2])\n")
+    assert values(elasticrun.launch(script, tmp_path / "out", 7, nproc=1)) == [None]
+    assert (tmp_path / "out").read_text() == "7"
+
+
+def test_workers_meet_in_a_process_group_without_an_import_of_torch() -> None:
+    pytest.importorskip("torch")
+
+    def reduce() -> tuple[float, bool]:
+        was_there = "torch" in sys.modules
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return total.item(), was_there
+
+    assert values(elasticrun.launch(reduce, preload=["torch"])) == [(2.0, True), (2.0, True)]
+
+
+def test_a_worker_ends_as_the_interpreter_does(tmp_path: Path) -> None:
+    """Threads are waited for, handlers of the exit run, and what was printed is not lost."""
+    log = tmp_path / "log"
+
+    def leave() -> None:
+        import atexit
+        import threading
+
+        def add(line: str) -> None:
+            with log.open("a") as file:
+                file.write(line)
+
+        def late() -> None:
+            started.set()
+            threading.main_thread().join()
+            add("thread ")
+
+        started = threading.Event()
+        atexit.register(add, "exit")
+        threading.Thread(target=late).start()
+        started.wait()
+
+    elasticrun.launch(leave, nproc=1)
+    assert log.read_text() == "thread exit"
+
+
+# -- failures
+
+
+def test_the_first_failure_is_the_cause_with_its_own_traceback() -> None:
+    def fail() -> None:
+        if os.environ["RANK"] == "1":
+            raise LookupError("no such thing")
+        threading.Event().wait()
+
+    with pytest.raises(elasticrun.WorkerFailed, match="no such thing") as failed:
+        elasticrun.launch(fail)
+    error = failed.value
+    assert (error.rank, error.worker_exit_code) == (1, 1)
+    assert isinstance(error.__cause__, LookupError)
+    assert 'raise LookupError("no such thing")' in error.traceback
+    assert "target.py" not in str(error), "no frame of ours"
+
+
+def test_an_exception_that_is_no_pickle_is_told_in_words() -> None:
+    class Odd(Exception):
+        def __init__(self) -> None:
+            super().__init__("it holds a lock")
+            self.lock = threading.Lock()
+
+    def fail() -> None:
+        raise Odd
+
+    with pytest.raises(elasticrun.WorkerFailed, match="Odd: it holds a lock") as failed:
+        elasticrun.launch(fail, nproc=1)
+    assert failed.value.__cause__ is None
+
+
+def test_a_killed_worker_is_told_of() -> None:
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(elasticrun.WorkerFailed, match="SIGKILL") as failed:
+        elasticrun.launch(die, nproc=1)
+    assert failed.value.worker_exit_code == -signal.SIGKILL
+
+
+def test_a_script_that_fails_shows_its_output(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nsys.exit('the disk is full')\n")
+    with pytest.raises(elasticrun.WorkerFailed, match="the disk is full"):
+        elasticrun.launch(script, nproc=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda: threading.Lock(), "returned a lock that cannot be sent back"),
+        (lambda: bytes(2000), "bytes, more than 1,000: write what is large to a file, or give max_result"),
+    ],
+)
+def test_what_cannot_be_returned_is_the_ranks_failure(function: Any, words: str) -> None:
+    with pytest.raises(elasticrun.WorkerFailed, match=words):
+        elasticrun.launch(function, nproc=1, max_result_bytes=1000)
+
+
+# -- bad input
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match=r"'lock', a _thread.lock that .*<lambda> uses, cannot be sent"):
+        elasticrun.launch(lambda: lock)
+    with pytest.raises(UsageError, match=r"argument 2, a _thread.lock, cannot be sent"):
+        elasticrun.launch(print, 1, lock)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"nproc": 0}, "nproc=0 was given: give a whole number of 1 or more"),
+        ({"nodes": 0}, "nodes=0 was given"),
+        ({"nproc": 10_000}, "10000 workers, more than"),
+        ({"hang_timeout": "soon"}, "--hang-timeout"),
+        ({"max_restart": 3}, "launch has no option max_restart: did you mean max_restarts?"),
+        ({"frobnicate": True}, "launch has no option frobnicate: elastic-run --help lists all"),
+        ({"kill_leftovers": 3}, "kill_leftovers=3 was given: give True or False"),
+        ({"nnodes": 2}, "nnodes was given: launch settles it itself, give nodes"),
+        ({"standalone": True}, "launch settles it itself"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as refused:
+        elasticrun.launch(print, **options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_worker_may_not_launch() -> None:
+    def nested() -> None:
+        elasticrun.launch(print)
+
+    with pytest.raises(elasticrun.WorkerFailed, match="launch was called in a worker"):
+        elasticrun.launch(nested, nproc=1)
+
+
+# -- the handle
+
+
+def sleeper(folder: Path) -> Any:
+    """A function that says its pid in a file, and waits for ever."""
+
+    def sleep() -> None:
+        path = folder / os.environ["RANK"]
+        path.with_suffix(".new").write_text(str(os.getpid()))
+        path.with_suffix(".new").rename(path)
+        threading.Event().wait()
+
+    return sleep
+
+
+def pids(folder: Path, count: int = 2) -> list[int]:
+    """The pids of the sleepers, once all sleep."""
+    deadline = time.monotonic() + DEADLINE
+    while len(found := [path for path in folder.iterdir() if not path.suffix]) < count:
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    return [int(path.read_text()) for path in found]
+
+
+def test_a_job_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
+    job = elasticrun.start(sleeper(tmp_path))
+    found = pids(tmp_path)
+    with pytest.raises(TimeoutError, match=r"still runs after 0\.01 s"):
+        job.wait(0.01)
+    assert not job.is_over
+    job.cancel()
+    for pid in found:
+        wait_end(pid)
+    with pytest.raises(elasticrun.JobFailedError):
+        job.wait()
+
+
+def test_the_end_of_a_with_block_ends_the_job(tmp_path: Path) -> None:
+    with elasticrun.start(sleeper(tmp_path)):
+        found = pids(tmp_path)
+    for pid in found:
+        wait_end(pid)
+
+
+def test_a_job_tells_how_it_does(tmp_path: Path) -> None:
+    with elasticrun.start(sleeper(tmp_path)) as job:
+        pids(tmp_path)
+        status = job.status()
+        assert status.phase is JobPhase.RUNNING
+        assert [node.rank for node in status.nodes] == [0]
+    with pytest.raises(MasterUnreachableError):
+        job.status()
+
+
+def test_jobs_run_side_by_side_from_threads() -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda number: values(elasticrun.launch(lambda: number, nproc=1)), range(3))
+    assert [*found] == [[0], [1], [2]]
+
+
+def test_the_end_of_the_fork_server_ends_its_jobs(tmp_path: Path) -> None:
+    server = Server()
+    with elasticrun.start(sleeper(tmp_path), server=server) as job:
+        found = pids(tmp_path)
+        os.kill(server.process, signal.SIGKILL)
+        with pytest.raises(elasticrun.JobFailedError, match="ended without a word"):
+            job.wait()
+    for pid in found:
+        wait_end(pid)
+    with pytest.raises(NodeFaultError, match="the fork server is gone"):
+        elasticrun.start(print, server=server)
+    server.close()
+
+
+def test_this_process_is_never_forked() -> None:
+    forks: list[int] = []
+    os.register_at_fork(before=lambda: forks.append(1))
+    assert values(elasticrun.launch(os.getpid, nproc=1)) != [os.getpid()]
+    assert forks == []
+
+
+# -- output
+
+
+@pytest.mark.parametrize("way", ["capsys", "capfd"])
+def test_output_goes_where_the_caller_prints(way: str, request: pytest.FixtureRequest) -> None:
+    captured = request.getfixturevalue(way)
+
+    def speak() -> None:
+        print("said")
+        print("complained", file=sys.stderr)
+
+    elasticrun.launch(speak, nproc=1)
+    out, err = captured.readouterr()
+    assert out == "said\n"
+    assert err == "complained\n"
+
+
+# -- the caller's end
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], str]]:
+    """A program that waits for a job of sleepers, and their pids; without a guard of ``__main__``."""
+    mark = f"LAUNCH_MARK={tmp_path}"
+    script = tmp_path / "caller.py"
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    script.write_text(
+        textwrap.dedent(f"""
+        import os, threading
+        from pathlib import Path
+        import elasticrun
+        def sleep():
+            path = Path({str(folder)!r}, os.environ["RANK"])
+            path.with_suffix(".new").write_text(str(os.getpid()))
+            path.with_suffix(".new").rename(path)
+            threading.Event().wait()
+        elasticrun.launch(sleep)
+        """)
+    )
+    env = {**os.environ, "LAUNCH_MARK": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, script], env=env, stderr=subprocess.PIPE, text=True)
+    with process:
+        try:
+            yield process, pids(folder), mark
+        finally:
+            process.kill()
+    nobody_left(mark)
+
+
+def test_nothing_is_left_of_a_caller_that_is_killed(caller: Any) -> None:
+    process, found, mark = caller
+    process.kill()
+    for pid in found:
+        wait_end(pid)
+    nobody_left(mark)
+
+
+def test_an_interrupt_ends_the_job_first(caller: Any) -> None:
+    process, found, mark = caller
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in err
+    for pid in found:
+        wait_end(pid)
+    nobody_left(mark)
