@@ -1,0 +1,58 @@
+"""The reports of all ranks as those of one test.
+
+A phase has failed if it has on any rank. It was skipped if it was on all; else it has passed. Failures are
+shown in the order in which they came, each with its rank in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+PHASES = ("setup", "call", "teardown")
+_ERROR = "E   "  # what pytest puts in front of the lines that say what is wrong
+
+
+def merge(ranks: Mapping[int, Sequence[pytest.TestReport]], order: Sequence[int]) -> list[pytest.TestReport]:
+    """One report for each phase that any rank got to.
+
+    ``order``: the ranks that failed, the first one first.
+    """
+    merged = []
+    for phase in PHASES:
+        found = {rank: it for rank, reports in ranks.items() for it in reports if it.when == phase}
+        if found:
+            merged.append(_merged(found, order))
+    return merged
+
+
+def _merged(found: Mapping[int, pytest.TestReport], order: Sequence[int]) -> pytest.TestReport:
+    failed = {rank: found[rank] for rank in order if rank in found and found[rank].failed}
+    passed = [rank for rank, report in found.items() if report.passed]
+    report = next(iter(failed.values()), found[passed[0] if passed else min(found)])
+    report.duration = max(it.duration for it in found.values())
+    report.sections = [
+        (f"[rank {rank}] {name}", text)
+        for rank, it in sorted(found.items())
+        for name, text in it.sections
+        if text
+    ]
+    if failed:
+        report.longrepr = "\n\n".join(_told(rank, each) for rank, each in failed.items())
+    return report
+
+
+def _told(rank: int, report: pytest.TestReport) -> str:
+    """What is shown of a rank's failure: the first line is all that pytest's summary has room for."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    headline = crash.message.split("\n")[0] if crash is not None else ""
+    lines = report.longreprtext.split("\n")
+    marked = (
+        f"{_ERROR}[rank {rank}] {line[len(_ERROR) :].lstrip()}" if _is_error(line) else line for line in lines
+    )
+    return "\n".join((f"[rank {rank}] {headline}".rstrip(), "", *marked))
+
+
+def _is_error(line: str) -> bool:
+    return line.startswith(_ERROR) and bool(line.strip("E "))

@@ -1,0 +1,101 @@
+"""What a rank does: run one collected test by pytest's own protocol, within a process group."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from typing import Any
+
+import pytest
+
+from elasticrun.dataclass import dataclass
+from elasticrun.testing.collected import capture_method, session
+
+
+@dataclass(frozen=True, slots=True)
+class RankReports:
+    """The reports of a rank, as pytest serialises them, and when the first failure came."""
+
+    reports: tuple[dict[str, Any], ...]
+    failed_at: float | None  # on this host's monotonic clock, in seconds; None: nothing failed
+
+
+class _Reports:
+    """Keeps what pytest reports of the test."""
+
+    def __init__(self) -> None:
+        self.found: list[pytest.TestReport] = []
+        self.failed_at: float | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.found.append(report)
+        if report.failed and self.failed_at is None:
+            self.failed_at = time.monotonic()
+
+
+def run_test(nodeid: str, backend: str | None) -> RankReports:
+    """Run the test with this id on this rank. ``backend``: of its process group; None: it has none."""
+    item = next(it for it in session().items if it.nodeid == nodeid)
+    reports = _Reports()
+    _capture(item.config)
+    _have_own_directory(item.config)
+    item.config.pluginmanager.register(reports, "elasticrun-reports")
+    if _joined(item, backend, reports):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        _leave(backend)
+    to_data = item.config.hook.pytest_report_to_serializable
+    found = tuple(to_data(config=item.config, report=each) for each in reports.found)
+    return RankReports(found, reports.failed_at)
+
+
+def _capture(config: pytest.Config) -> None:
+    """Capture output as the calling session does; the collecting one captured none."""
+    from _pytest.capture import CaptureManager
+
+    plugins = config.pluginmanager
+    plugins.unregister(name="capturemanager")
+    manager = CaptureManager(capture_method())  # type: ignore[arg-type]
+    plugins.register(manager, "capturemanager")
+    manager.start_global_capturing()
+
+
+def temporary(config: pytest.Config) -> pytest.TempPathFactory:
+    """What makes the temporary directories of a session."""
+    factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]
+    return factory
+
+
+def _have_own_directory(config: pytest.Config) -> None:
+    """Have this rank's temporary directories in one of its own: all ranks name them alike."""
+    factory = temporary(config)
+    own = factory.getbasetemp() / f"rank{os.environ['RANK']}"
+    own.mkdir(exist_ok=True)
+    factory._basetemp = own
+
+
+def _joined(item: pytest.Item, backend: str | None, reports: _Reports) -> bool:
+    """Join the process group; False: that failed, and is reported as a failed setup."""
+    if backend is None:
+        return True
+    try:
+        import torch.distributed
+
+        torch.distributed.init_process_group(backend)
+    except Exception:  # noqa: BLE001 whatever it is, it is why this test cannot run
+        text = f"no process group with backend {backend}:\n{traceback.format_exc()}"
+        report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "setup")
+        reports.pytest_runtest_logreport(report)
+        return False
+    return True
+
+
+def _leave(backend: str | None) -> None:
+    """Leave the process group, unless the test has; a peer that is gone is no failure of the test."""
+    if backend is None:
+        return
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

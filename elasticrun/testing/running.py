@@ -1,0 +1,151 @@
+"""The calling session's side: run a test on ranks, and make one test's reports of what they report."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from elasticrun.errors import ElasticRunError, UsageError
+from elasticrun.launching.api import start
+from elasticrun.launching.job import Job
+from elasticrun.launching.server import Server
+from elasticrun.testing.merging import merge
+from elasticrun.testing.ranks import RankReports, run_test, temporary
+
+#: Seconds that the other ranks have to end, or to fail by themselves, once one has failed.
+GRACE = 1.0
+#: Seconds that a test has, unless its mark says another number; and the collecting of all.
+TIMEOUT, COLLECTING = 60.0, 600.0
+#: In a stack, the first frame that is none of the test's.
+_PYTESTS = "in pytest_pyfunc_call"
+_CODE = """\
+from elasticrun.cli.fork_server import serve
+from elasticrun.testing.collected import collect
+sys.exit(collect({arguments!r}, {capture!r}, serve))
+"""
+
+Found = dict[int, RankReports]  # by rank
+
+
+class Runner:
+    """Runs the distributed tests of one session."""
+
+    def __init__(self, session: pytest.Session, mark: str) -> None:
+        """``mark``: of distributed tests."""
+        self._config = session.config
+        self._files = sorted(
+            {str(it.path) for it in session.items if it.get_closest_marker(mark) is not None}
+        )
+        self._server: Server | None = None
+
+    def run(self, item: pytest.Item, mark: pytest.Mark) -> list[pytest.TestReport]:
+        """The reports of a test."""
+        began = time.time()
+        found: Found = {}
+        try:
+            options = _options(mark)
+            timeout, backend = options.pop("timeout", TIMEOUT), options.pop("backend", "gloo")
+            server = self._open()
+            with start(run_test, item.nodeid, backend, preload=(), server=server, **options) as job:
+                found, problem = _watched(job, timeout)
+        except ElasticRunError as error:
+            problem = str(error)
+        reports = self._reports(found)
+        return _with_problem(reports, item, problem, began) if problem else reports
+
+    def close(self) -> None:
+        """End the process that forks ranks."""
+        if self._server is not None:
+            self._server.close()
+
+    def _open(self) -> Server:
+        if self._server is None or not self._server.is_alive:
+            arguments = _arguments(self._config, self._files)
+            capture = self._config.getoption("capture")
+            self._server = Server(_CODE.format(arguments=arguments, capture=capture))
+        return self._server
+
+    def _reports(self, found: Mapping[int, RankReports]) -> list[pytest.TestReport]:
+        to_report = self._config.hook.pytest_report_from_serializable
+        reports = {
+            rank: [to_report(config=self._config, data=data) for data in each.reports]
+            for rank, each in found.items()
+        }
+        failed = {rank: each.failed_at for rank, each in found.items() if each.failed_at is not None}
+        return merge(reports, sorted(failed, key=lambda rank: failed[rank]))
+
+
+def _watched(job: Job, timeout: float) -> tuple[Found, str]:
+    """What the ranks report, and what went wrong beside that; "" if nothing did."""
+    while not job.has_begun and not job.is_over:
+        if not job.hear(COLLECTING):
+            raise UsageError(f"after {COLLECTING:g} s the process that forks ranks still collects the tests")
+    deadline = time.monotonic() + timeout
+    while not job.is_over:
+        has_failed = any(each.failed_at is not None for each in job.answers().values())
+        left = min(deadline - time.monotonic(), GRACE if has_failed else timeout)
+        if not job.hear(max(0.0, left)):
+            why = "another rank had failed" if has_failed else f"{timeout:g} s"
+            return _stopped(job, f"still ran after {why}")
+    try:
+        job.wait()
+    except ElasticRunError as error:
+        return job.answers(), str(error)
+    return job.answers(), ""
+
+
+def _stopped(job: Job, why: str) -> tuple[Found, str]:
+    """Stop what still runs, after a look at where it stands."""
+    found: Found = job.answers()
+    waiting = sorted({*range(job.ranks)} - {*found})
+    stacks = "\n".join(f"[rank {rank}]\n{_stack(job, rank)}" for rank in waiting)
+    job.cancel(patience=GRACE)
+    names = f"rank{'s' if len(waiting) > 1 else ''} {', '.join(map(str, waiting))}"
+    return found, f"{names} {why}, and stood here:\n{stacks}"
+
+
+def _stack(job: Job, rank: int) -> str:
+    """Where a rank stands, without the frames of pytest and of what started it."""
+    try:
+        lines = job.stacks(rank).rstrip().split("\n")
+    except ElasticRunError as error:
+        return f"  (not known: {error})"
+    theirs = [number for number, line in enumerate(lines) if _PYTESTS in line]
+    return "\n".join(lines[: theirs[0]] if theirs else lines)
+
+
+def _options(mark: pytest.Mark) -> dict[str, Any]:
+    if mark.args:
+        raise UsageError(f"distributed{mark.args} was given: name the arguments, as in distributed(nproc=2)")
+    env = {"LOGLEVEL": os.environ.get("LOGLEVEL", "CRITICAL")}  # the reports say it all
+    return {"shutdown_timeout": 1, "env": env, **mark.kwargs}
+
+
+def _arguments(config: pytest.Config, files: Sequence[str]) -> list[str]:
+    """The command line with which the same tests are collected, and no output is captured meanwhile."""
+    given = [os.fspath(each) for each in config.invocation_params.args]
+    paths = {*config.option.file_or_dir}
+    own = ["-s", f"--basetemp={temporary(config).getbasetemp() / 'ranks'}"]
+    if config.pluginmanager.hasplugin("xdist"):
+        own.append("-n0")
+    return [*(each for each in given if each not in paths), *own, *files]
+
+
+def _with_problem(
+    reports: Sequence[pytest.TestReport], item: pytest.Item, text: str, began: float
+) -> list[pytest.TestReport]:
+    """The reports of a test that has failed for this reason, too: it counts as one failure."""
+    failed = [report for report in reports if report.failed]
+    if failed:
+        failed[0].longrepr = f"{failed[0].longreprtext}\n\n{text}"
+        return [*reports]
+    now = time.time()
+    own = pytest.TestReport(
+        item.nodeid, item.location, {}, "failed", text, "call", start=began, stop=now, duration=now - began
+    )
+    own.sections = [section for report in reports for section in report.sections]
+    return [own]

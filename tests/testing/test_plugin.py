@@ -1,0 +1,231 @@
+"""The pytest plugin, as sessions of its users see it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly")
+
+
+def run(pytester: pytest.Pytester, source: str, *arguments: str) -> pytest.RunResult:
+    """A session with one file of tests."""
+    pytester.makepyfile(test_it=source)
+    return pytester.runpytest_subprocess(*QUIET, *arguments)
+
+
+def test_a_body_runs_on_every_rank_with_its_fixtures(pytester: pytest.Pytester) -> None:
+    """As pytest does it anywhere: parameters, capture, logs, fixtures of a conftest, skip and xfail."""
+    pytester.makeconftest(
+        """
+        import os, pytest
+        @pytest.fixture
+        def rank():
+            yield int(os.environ["RANK"])
+        """
+    )
+    result = run(
+        pytester,
+        """
+        import logging, os, sys
+        import pytest
+        on_ranks = pytest.mark.distributed(nproc=2, backend=None)
+
+        @on_ranks
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_whole(number, rank, tmp_path, capsys, caplog, monkeypatch):
+            assert os.environ["WORLD_SIZE"] == "2"
+            print("number", number)
+            assert capsys.readouterr().out == f"number {number}\\n"
+            logging.getLogger("a").warning("logged")
+            assert "logged" in caplog.text
+            monkeypatch.setenv("A", "b")
+            (tmp_path / "file").write_text(str(rank))
+            assert (tmp_path / "file").read_text() == str(rank)
+
+        @on_ranks
+        def test_skipped():
+            pytest.skip("not here")
+
+        @on_ranks
+        @pytest.mark.xfail(reason="known")
+        def test_expected():
+            assert False
+
+        @on_ranks
+        class TestInClass:
+            def test_method(self, rank):
+                assert rank < 2
+
+        def test_plain():
+            assert "RANK" not in os.environ
+        """,
+        "-rsx",
+    )
+    result.assert_outcomes(passed=4, skipped=1, xfailed=1)
+    result.stdout.fnmatch_lines(["SKIPPED*not here", "XFAIL*known"])
+
+
+def test_failures_are_shown_with_their_ranks(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os, pytest
+        RANK = int(os.environ.get("RANK", -1))
+        on_ranks = pytest.mark.distributed(nproc=2, backend=None)
+
+        @on_ranks
+        def test_one():
+            print("this is", os.environ["RANK"])
+            left = [1, int(os.environ["RANK"])]
+            assert left == [1, 0]
+
+        @on_ranks
+        def test_all():
+            raise LookupError("rank " + os.environ["RANK"])
+
+        @pytest.fixture
+        def broken():
+            raise OSError("no fixture")
+
+        @on_ranks
+        def test_fixture(broken):
+            pass
+        """,
+    )
+    result.assert_outcomes(failed=2, errors=1)
+    out = result.stdout.str()
+    one, _, rest = out.partition("___ test_all ___")
+    assert "E   [rank 1] assert [1, 1] == [1, 0]" in one, "assertions are rewritten"
+    assert "At index 1 diff: 1 != 0" in one
+    assert "[rank 0] assert" not in one, "that one has passed"
+    assert re.search(r"\[rank 1\] Captured stdout call -+\nthis is 1\n", one)
+    assert "[rank 0] LookupError: rank 0" in rest
+    assert "[rank 1] LookupError: rank 1" in rest
+    assert "FAILED test_it.py::test_one - [rank 1] assert [1, 1] == [1, 0]" in out
+    assert "OSError: no fixture" in out
+
+
+def test_who_does_not_end_is_stopped_and_its_place_is_shown(pytester: pytest.Pytester) -> None:
+    """Those that wait for a failed rank, those that never end, and those that are killed."""
+    result = run(
+        pytester,
+        """
+        import os, signal, threading
+        import pytest
+
+        def wait_for_ever():
+            threading.Event().wait()
+
+        @pytest.mark.distributed(nproc=2, backend=None)
+        def test_left_behind():
+            assert os.environ["RANK"] == "0"
+            wait_for_ever()
+
+        @pytest.mark.distributed(nproc=2, backend=None, timeout=1)
+        def test_hangs():
+            if os.environ["RANK"] == "1":
+                wait_for_ever()
+
+        @pytest.mark.distributed(nproc=2, backend=None)
+        def test_is_killed():
+            if os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            wait_for_ever()
+        """,
+    )
+    result.assert_outcomes(failed=3)
+    out = result.stdout.str()
+    assert "[rank 1] AssertionError: assert '1' == '0'" in out
+    assert "rank 0 still ran after another rank had failed, and stood here:" in out
+    assert "rank 1 still ran after 1 s, and stood here:" in out
+    assert out.count("in wait_for_ever") == 2
+    assert "_pytest" not in out, "no frames but the test's"
+    assert re.search(r"rank 1 .* was killed by SIGKILL", out)
+
+
+def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os, pytest
+
+        @pytest.mark.distributed(3)
+        def test_unnamed(): pass
+
+        @pytest.mark.distributed(nproc=0)
+        def test_nobody(): pass
+
+        @pytest.mark.distributed(nprocs=2)
+        def test_mistyped(): pass
+        """,
+    )
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "distributed(3,) was given: name the arguments, as in distributed(nproc=2)",
+            "nproc=0 was given: give a whole number of 1 or more",
+            "launch has no option nprocs*",
+        ]
+    )
+
+
+def test_a_session_without_distributed_tests_starts_nothing(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import sys
+        def test_plain():
+            assert not [it for it in sys.modules if it.startswith("elasticrun.launching")]
+        """,
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_sessions_of_several_processes_have_ranks_each(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    result = run(
+        pytester,
+        """
+        import os, pytest
+        @pytest.mark.distributed(nproc=2, backend=None)
+        @pytest.mark.parametrize("number", range(4))
+        def test_rank(number):
+            assert os.environ["WORLD_SIZE"] == "2"
+        """,
+        "-n2",
+    )
+    result.assert_outcomes(passed=4)
+
+
+@pytest.mark.torch
+def test_ranks_are_in_a_process_group(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest, torch
+        import torch.distributed as dist
+
+        @pytest.mark.distributed(nproc=2)
+        @pytest.mark.parametrize("size", [1, 3])
+        def test_sum(size):
+            total = torch.ones(size)
+            dist.all_reduce(total)
+            assert total.tolist() == [2.0] * size
+
+        @pytest.mark.distributed(nproc=2, backend="nonsense")
+        def test_no_backend(): pass
+
+        @pytest.mark.distributed(nproc=2)
+        def test_cause_comes_first():
+            assert dist.get_rank() != 1, "the cause"
+            dist.barrier()
+        """,
+    )
+    result.assert_outcomes(passed=2, failed=1, errors=1)
+    out = result.stdout.str()
+    assert "no process group with backend nonsense" in out
+    assert "FAILED test_it.py::test_cause_comes_first - [rank 1] AssertionError: the cause" in out
