@@ -13,6 +13,7 @@ scripts/bench chaos --help        a soak under faults, its report, and torchrun 
 scripts/bench accounting --help   measures whether the accounts of a job agree with a stopwatch
 scripts/bench data --help         measures shards that ranks share: leases a second, waits, a slow node
 scripts/bench watch --help        measures what 100 readers of the web page cost the job
+scripts/bench testing --help      measures what a test that runs on ranks costs, beside torch's own ways
 """
 
 from __future__ import annotations
@@ -44,7 +45,19 @@ from scripts.benchmarks.report import (
 from scripts.benchmarks.session import measure
 
 #: Measurements with command lines of their own: modules beside this one.
-OTHERS = ("master", "idle", "month", "save", "recover", "goodput", "accounting", "chaos", "data", "watch")
+OTHERS = (
+    "master",
+    "idle",
+    "month",
+    "save",
+    "recover",
+    "goodput",
+    "accounting",
+    "chaos",
+    "data",
+    "watch",
+    "testing",
+)
 ALL = ",".join(LAUNCHERS)
 
 
