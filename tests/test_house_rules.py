@@ -26,6 +26,7 @@ MAX_METHODS = 20
 ENVIRONMENT_READERS = (
     *("elasticrun/cli/", "elasticrun/probe/main.py"),
     *("elasticrun/worker/", "elasticrun/checkpoint/", "elasticrun/data/", "elasticrun/tf/"),
+    *("elasticrun/launching/", "elasticrun/testing/", "elasticrun/compat.py"),
 )
 ENVIRONMENT_NAMES = frozenset({"environ", "environb", "getenv", "getenvb"})
 SLEEPERS = frozenset({"time", "asyncio", "trio", "anyio"})

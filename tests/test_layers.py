@@ -27,8 +27,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("rpc", "sim", "storage"),
     ("agent", "master", "worker", "checkpoint", "data", "probe", "tf", "control"),
-    ("follower",),
-    ("ui", "platforms", "observer"),
+    ("follower", "launching"),
+    ("ui", "platforms", "observer", "testing", "compat"),
     ("cli",),
     ("__main__",),
 )
@@ -69,13 +69,22 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 #: What the package offers under its own name, and imports only when that is used.
-FACADE = ("elasticrun.worker", "elasticrun.checkpoint", "elasticrun.data")
+FACADE = (
+    "elasticrun.worker",
+    "elasticrun.checkpoint",
+    "elasticrun.data",
+    "elasticrun.errors",
+    "elasticrun.launching",
+)
 
 #: Third-party package -> the only modules (with all below them) that may import it.
 HOMES: dict[str, tuple[str, ...]] = {
     "grpc": ("elasticrun.rpc",),
     "google": ("elasticrun.rpc",),  # protobuf
     "click": ("elasticrun.cli",),
+    "pytest": ("elasticrun.testing",),
+    "_pytest": ("elasticrun.testing",),
+    "cloudpickle": ("elasticrun.launching", "elasticrun.worker.target"),
     "cryptography": ("elasticrun.cli.authority",),
     "yaml": ("elasticrun.cli",),
     "rich": ("elasticrun.ui",),
@@ -84,7 +93,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("elasticrun.observer",),
     "prometheus_client": ("elasticrun.observer",),
     "opentelemetry": ("elasticrun.observer",),
-    "torch": ("elasticrun.worker", "elasticrun.checkpoint", "elasticrun.data", "elasticrun.probe"),
+    "torch": (
+        "elasticrun.worker",
+        "elasticrun.checkpoint",
+        "elasticrun.data",
+        "elasticrun.probe",
+        "elasticrun.testing",
+    ),
     "tensorflow": ("elasticrun.tf",),
     "fsspec": ("elasticrun.storage",),
     "confluent_kafka": ("elasticrun.data.streams.kafka",),

@@ -35,7 +35,7 @@ MOST_BYTES = 10_000  # of the README
 WIDEST = 96  # columns of a command in the manual: a terminal of 100 shows it unbroken
 
 #: What commands of the pages may begin with. Each has a test below, or is no program of ours.
-CHECKED = ("elastic-run", "elastic-ctl", "pip", "openssl", "scripts/")
+CHECKED = ("elastic-run", "elastic-ctl", "pip", "openssl", "pytest", "scripts/")
 FOREIGN = ("echo", "export")
 
 
