@@ -24,7 +24,7 @@ PROGRAM = str(Path(__file__).parent.parent / "worker" / "target.py")
 #: Files and header are those of that program.
 _CALL, _ANSWER = "elasticrun-call", "elasticrun-answer"
 _HEADER = struct.Struct("=8sqQ")
-_WHOLE = b"whole\0\0\0"
+_RETURNED, _RAISED = b"returned", b"raised\0\0"
 
 Target = Callable[..., object]
 Dumps = Callable[[object], bytes]
@@ -73,7 +73,7 @@ class Call:
     def answers(self) -> dict[int, Answer]:
         """The answers by rank, of ranks that have left one.
 
-        Raises what the pickles of the answers raise, as for a class that is not here.
+        Raises what the pickles of returned values raise, as for a class that is not here.
         """
         found = ((rank, _read(fd)) for rank, fd in enumerate(self._files[1:]))
         return {rank: answer for rank, answer in found if answer is not None}
@@ -90,11 +90,16 @@ def _read(fd: int) -> Answer | None:
     data = read_all(fd)
     if len(data) < _HEADER.size:
         return None
-    whole, round_, size = _HEADER.unpack_from(data)
-    if whole != _WHOLE or len(data) != _HEADER.size + size:
+    kind, round_, size = _HEADER.unpack_from(data)
+    if kind not in (_RETURNED, _RAISED) or len(data) != _HEADER.size + size:
         return None
-    kind, value = pickle.loads(memoryview(data)[_HEADER.size :])
-    return Answer(round_, kind == "raised", value)
+    pickled = memoryview(data)[_HEADER.size :]
+    if kind == _RETURNED:
+        return Answer(round_, raised=False, value=pickle.loads(pickled))
+    try:
+        return Answer(round_, raised=True, value=pickle.loads(pickled))
+    except Exception:  # noqa: BLE001 many exceptions cannot be made from their ``args``; the failure is told
+        return Answer(round_, raised=True, value=None)
 
 
 def read_all(fd: int) -> bytes:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 #: What the kernel calls the caller's files.
 CALL, ANSWER, BELL = "/memfd:elasticrun-call", "/memfd:elasticrun-answer", "pipe:"
-#: Of an answer: the word that says it is whole, the round, and how many bytes follow.
+#: Of an answer: the word that says it is whole and of which kind, the round, and how many bytes follow.
 HEADER = struct.Struct("=8sqQ")
-WHOLE = b"whole\0\0\0"
+RETURNED, RAISED = b"returned", b"raised\0\0"
 #: The variables of a worker that matter here.
 RANK, ROUND, ERROR_FILE = "RANK", "ELASTICRUN_ROUND", "TORCHELASTIC_ERROR_FILE"
 FAILED = 1  # exit status, as of any script that raises
@@ -56,26 +56,26 @@ class Call:
         function, args = pickle.loads(self._pickled)
         return function, args
 
-    def answer(self, kind: str, value: object) -> None:
-        """Leave an answer of this worker.
+    def answer(self, kind: bytes, value: object) -> None:
+        """Leave an answer of this worker. ``kind``: ``RETURNED`` or ``RAISED``.
 
         Raises TypeError if it cannot be pickled, ValueError if it is too large.
         """
-        body = self._pickled_answer(kind, value)
+        body = self._pickled_answer(value)
         with self._open(self.terms["answers"][int(os.environ[RANK])], ANSWER, "r+b") as file:
             file.truncate(0)
             file.seek(HEADER.size)
             file.write(body)
             file.seek(0)
-            file.write(HEADER.pack(WHOLE, int(os.environ.get(ROUND, "0")), len(body)))
+            file.write(HEADER.pack(kind, int(os.environ.get(ROUND, "0")), len(body)))
         with contextlib.suppress(OSError), self._open(self.terms["bell"], BELL, "wb") as bell:
             bell.write(b"!")
 
-    def _pickled_answer(self, kind: str, value: object) -> bytes:
+    def _pickled_answer(self, value: object) -> bytes:
         import cloudpickle
 
         try:
-            body: bytes = cloudpickle.dumps((kind, value))
+            body: bytes = cloudpickle.dumps(value)
         except Exception as error:  # whatever a class of the user's raises there
             raise TypeError(
                 f"the function returned a {type(value).__name__} that cannot be sent back ({error}): return "
@@ -100,7 +100,7 @@ def run(place: str) -> int:
     call = Call(place)
     try:
         function, args = call.load()
-        call.answer("returned", function(*args))
+        call.answer(RETURNED, function(*args))
     except Exception as error:  # noqa: BLE001 the caller is told, and shows it
         fail(call, error)
         return FAILED
@@ -116,7 +116,7 @@ def fail(call: Call, error: Exception) -> None:
     record(error, "".join(traceback.format_exception(error)))
     for told in (error, None):  # an exception of the user's own class may be no pickle
         with contextlib.suppress(Exception):
-            call.answer("raised", told)
+            call.answer(RAISED, told)
             return
 
 
@@ -126,7 +126,11 @@ def record(error: Exception, text: str) -> None:
     if not path:
         return
     extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    try:
+        words = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 a class of the user's own need not be fit to be shown
+        words = type(error).__name__
+    message = {"message": words, "extraInfo": extra}
     with contextlib.suppress(OSError), open(path, "w") as file:
         json.dump({"message": message}, file)
 

@@ -150,6 +150,34 @@ def test_an_exception_that_is_no_pickle_is_told_in_words() -> None:
     assert failed.value.__cause__ is None
 
 
+def test_an_exception_that_cannot_be_made_again_is_told_in_words() -> None:
+    class Odd(Exception):
+        def __init__(self, words: str, more: int) -> None:
+            super().__init__(words)
+            self.more = more
+
+    def fail() -> None:
+        raise Odd("it takes two arguments", 2)
+
+    with pytest.raises(elasticrun.WorkerFailed, match="Odd: it takes two arguments") as failed:
+        elasticrun.launch(fail, nproc=1)
+    assert failed.value.__cause__ is None
+
+
+def test_an_exception_that_has_no_text_is_told_by_its_traceback() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def fail() -> None:
+        raise Mute
+
+    with pytest.raises(elasticrun.WorkerFailed, match="exited with 1: Mute") as failed:
+        elasticrun.launch(fail, nproc=1)
+    assert "raise Mute" in failed.value.traceback
+    assert "target.py" not in str(failed.value)
+
+
 def test_a_killed_worker_is_told_of() -> None:
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
