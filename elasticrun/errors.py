@@ -234,7 +234,11 @@ class JobFailedError(ElasticRunError):
     def __init__(self, reason: str, exit_status: int) -> None:
         """``exit_status``: of the launcher, see ``ExitCode``."""
         super().__init__(f"{reason} (exit status {exit_status})")
+        self.reason = reason
         self.exit_status = exit_status
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return type(self), (self.reason, self.exit_status)
 
 
 class WorkerFailed(ElasticRunError):
@@ -267,3 +271,7 @@ class WorkerFailed(ElasticRunError):
         self.traceback = traceback
         self.output = output
         self.others = others
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        told = (self.rank, self.summary, self.worker_exit_code, self.traceback, self.output, self.others)
+        return type(self), told
