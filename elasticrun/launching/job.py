@@ -276,6 +276,7 @@ def _error(end: _End, answers: Mapping[int, Answer]) -> ElasticRunError:
         others=tuple(each.summary for each in others),
     )
     answer = answers.get(first.rank)
-    if answer is not None and answer.raised and isinstance(answer.value, BaseException):
+    # Without a traceback it has not raised: the answer is one of an earlier round.
+    if first.traceback and answer is not None and answer.raised and isinstance(answer.value, BaseException):
         error.__cause__ = answer.value
     return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -187,6 +188,17 @@ def test_a_killed_worker_is_told_of() -> None:
     assert failed.value.worker_exit_code == -signal.SIGKILL
 
 
+def test_what_an_earlier_round_raised_is_not_the_cause() -> None:
+    def fail() -> None:
+        if os.environ["ELASTICRUN_ROUND"] == "0":
+            raise LookupError("an old story")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(elasticrun.WorkerFailed, match="SIGKILL") as failed:
+        elasticrun.launch(fail, nproc=1, max_restarts=1)
+    assert failed.value.__cause__ is None
+
+
 def test_a_script_that_fails_shows_its_output(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nsys.exit('the disk is full')\n")
@@ -204,6 +216,19 @@ def test_a_script_that_fails_shows_its_output(tmp_path: Path) -> None:
 def test_what_cannot_be_returned_is_the_ranks_failure(function: Any, words: str) -> None:
     with pytest.raises(elasticrun.WorkerFailed, match=words):
         elasticrun.launch(function, nproc=1, max_result_bytes=1000)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        elasticrun.WorkerFailed(1, "it failed", -9, "a traceback", "its output", ("another",)),
+        elasticrun.JobFailedError("it was stopped", 143),
+    ],
+)
+def test_errors_reach_another_process(error: Exception) -> None:
+    """As from a pool of processes whose tasks launch jobs."""
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 # -- bad input
