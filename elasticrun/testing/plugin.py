@@ -32,11 +32,23 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for report in _runner(item.session).run(item, mark):
         hook.pytest_runtest_logreport(report=report)
+    _tear_down(item, nextitem)
     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    item.session._setupstate.teardown_exact(
-        nextitem
-    )  # fixtures of tests before that the next one does not share
     return True
+
+
+def _tear_down(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Tear down fixtures of earlier tests that the next one does not share; a failure is this test's."""
+
+    def tear_down() -> None:
+        item.session._setupstate.teardown_exact(nextitem)
+
+    call = pytest.CallInfo.from_call(
+        tear_down, "teardown", reraise=(pytest.exit.Exception, KeyboardInterrupt)
+    )
+    if call.excinfo is not None:
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        item.ihook.pytest_runtest_logreport(report=report)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -147,6 +147,30 @@ def test_who_does_not_end_is_stopped_and_its_place_is_shown(pytester: pytest.Pyt
     assert re.search(r"rank 1 .* was killed by SIGKILL", out)
 
 
+def test_fixtures_of_plain_tests_end_with_the_last_test_that_shares_them(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.fixture(scope="class")
+        def broken():
+            yield
+            raise OSError("no teardown")
+
+        class TestShared:
+            def test_plain(self, broken): pass
+
+            @pytest.mark.distributed(nproc=1, backend=None)
+            def test_on_a_rank(self): pass
+
+        def test_next(): pass
+        """,
+    )
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["ERROR *TestShared::test_on_a_rank - OSError: no teardown"])
+
+
 def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
