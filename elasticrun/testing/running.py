@@ -20,9 +20,13 @@ from elasticrun.testing.ranks import RankReports, run_test, temporary
 GRACE = 1.0
 #: Seconds that a test has, unless its mark says another number; and the collecting of all.
 TIMEOUT, COLLECTING = 60.0, 600.0
+#: Stands for an argument of the command line, to see what it is.
+_MARKED = "elasticrun-marked"
 #: In a stack, the first frame that is none of the test's.
 _PYTESTS = "in pytest_pyfunc_call"
 _CODE = """\
+import os
+os.chdir({folder!r})
 from elasticrun.cli.fork_server import serve
 from elasticrun.testing.collected import collect
 sys.exit(collect({arguments!r}, {capture!r}, serve))
@@ -65,8 +69,9 @@ class Runner:
     def _open(self) -> Server:
         if self._server is None or not self._server.is_alive:
             arguments = _arguments(self._config, self._files)
+            folder = str(self._config.invocation_params.dir)
             capture = self._config.getoption("capture")
-            self._server = Server(_CODE.format(arguments=arguments, capture=capture))
+            self._server = Server(_CODE.format(folder=folder, arguments=arguments, capture=capture))
         return self._server
 
     def _reports(self, found: Mapping[int, RankReports]) -> list[pytest.TestReport]:
@@ -127,12 +132,33 @@ def _options(mark: pytest.Mark) -> dict[str, Any]:
 
 def _arguments(config: pytest.Config, files: Sequence[str]) -> list[str]:
     """The command line with which the same tests are collected, and no output is captured meanwhile."""
-    given = [os.fspath(each) for each in config.invocation_params.args]
-    paths = {*config.option.file_or_dir}
-    own = ["-s", f"--basetemp={temporary(config).getbasetemp() / 'ranks'}"]
+    own = [
+        "-s",
+        f"--basetemp={temporary(config).getbasetemp() / 'ranks'}",
+        f"--rootdir={config.rootpath}",  # else the paths below say it, and with it the tests' ids
+        f"--config-file={config.inipath or os.devnull}",
+        f"--confcutdir={config.known_args_namespace.confcutdir}",
+    ]
     if config.pluginmanager.hasplugin("xdist"):
         own.append("-n0")
-    return [*(each for each in given if each not in paths), *own, *files]
+    return [*_without_paths(config), *own, *files]
+
+
+def _without_paths(config: pytest.Config) -> list[str]:
+    """The command line of this session without what says where tests are."""
+    given = [os.fspath(each) for each in config.invocation_params.args]
+    paths = config.option.file_or_dir
+
+    def is_path(number: int, text: str) -> bool:
+        if text not in paths or given.count(text) <= paths.count(text):
+            return text in paths or text == "--"
+        marked = [*given[:number], _MARKED, *given[number + 1 :]]  # it may be an option's value as well
+        try:
+            return _MARKED in config._parser.parse_known_args(marked).file_or_dir
+        except pytest.UsageError:  # no value for that option; a path too many does no harm
+            return False
+
+    return [text for number, text in enumerate(given) if not is_path(number, text)]
 
 
 def _with_problem(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 import pytest
 
@@ -169,6 +170,36 @@ def test_fixtures_of_plain_tests_end_with_the_last_test_that_shares_them(pyteste
     )
     result.assert_outcomes(passed=3, errors=1)
     result.stdout.fnmatch_lines(["ERROR *TestShared::test_on_a_rank - OSError: no teardown"])
+
+
+@pytest.mark.parametrize("way", [("--device", "tests", "tests"), ("--device", "tests")])
+def test_ranks_are_collected_as_the_session_is(pytester: pytest.Pytester, way: tuple[str, ...]) -> None:
+    """With its root, its configuration, its conftests and its options, whatever they look like."""
+    pytester.makeconftest(
+        """
+        import os, pytest
+        def pytest_addoption(parser): parser.addoption("--device")
+        @pytest.fixture(scope="session", autouse=True)
+        def elsewhere(tmp_path_factory):
+            os.chdir(tmp_path_factory.getbasetemp())
+        """
+    )
+    test = pytester.mkdir("tests") / "test_it.py"
+    test.write_text(
+        textwrap.dedent(
+            """
+            import pytest
+            def test_plain(): pass
+            @pytest.mark.distributed(nproc=1, backend=None)
+            def test_on_a_rank(pytestconfig):
+                assert pytestconfig.getoption("--device") == "tests"
+            """
+        )
+    )
+    pytester.makeini("[pytest]\nmarkers = outer\n")
+    (test.parent / "pytest.ini").write_text("[pytest]\nmarkers = inner\n")
+    result = pytester.runpytest_subprocess(*QUIET, "-c", "tox.ini", "-p", "no:xdist", *way)
+    result.assert_outcomes(passed=2)
 
 
 def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest.Pytester) -> None:
