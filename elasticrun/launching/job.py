@@ -84,6 +84,8 @@ class Job:
         self._channels: dict[int, socket.socket] = {}  # of those that run
         self._outcomes: list[int] = []
         self._answers: dict[int, Answer] | None = None  # once all have ended
+        #: Whether the fork server has ended, and with it the job.
+        self.is_abandoned = False
         self._output = Output()
         try:
             for number, request in enumerate(requests):
@@ -224,6 +226,7 @@ class Job:
             self._pids[number] = int(rest)
             return
         self._channels.pop(number).close()
+        self.is_abandoned |= not kind
         status = int(rest) if kind == "ended" else int(ExitCode.NODE_FAULT)
         self._ends[number] = _end(self._outcomes[number], status, rest if kind == "problem" else "")
 

@@ -36,8 +36,8 @@ _END_TIMEOUT = 5.0  # seconds
 class Server:
     """A running fork server of this process."""
 
-    def __init__(self, code: str = _SERVE) -> None:
-        """Start it. ``code``: what it runs in the end.
+    def __init__(self, code: str = _SERVE, output: int | None = None) -> None:
+        """Start it. ``code``: what it runs in the end; ``output``: a descriptor for what it prints itself.
 
         Raises NodeFaultError if the host refuses a process.
         """
@@ -49,7 +49,8 @@ class Server:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _CODE.format(path=path) + code, str(number), str(self.pid)],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if output is None else output,
+                stderr=output,
                 pass_fds=(number,),
                 start_new_session=True,
             )

@@ -37,7 +37,12 @@ class _Reports:
 
 def run_test(nodeid: str, backend: str | None) -> RankReports:
     """Run the test with this id on this rank. ``backend``: of its process group; None: it has none."""
-    item = next(it for it in session().items if it.nodeid == nodeid)
+    item = next((it for it in session().items if it.nodeid == nodeid), None)
+    if item is None:
+        raise LookupError(
+            f"the process that collects the tests for the ranks has not found {nodeid}: give its parameters "
+            "the same names, in the same order, each time that they are collected"
+        )
     reports = _Reports()
     _capture(item.config)
     _have_own_directory(item.config)

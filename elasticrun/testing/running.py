@@ -11,6 +11,7 @@ import pytest
 
 from elasticrun.errors import ElasticRunError, UsageError
 from elasticrun.launching.api import start
+from elasticrun.launching.call import read_all
 from elasticrun.launching.job import Job
 from elasticrun.launching.server import Server
 from elasticrun.testing.merging import merge
@@ -45,6 +46,9 @@ class Runner:
             {str(it.path) for it in session.items if it.get_closest_marker(mark) is not None}
         )
         self._server: Server | None = None
+        self._said = os.memfd_create("elasticrun-collected", os.MFD_CLOEXEC)
+        self._has_forked = False
+        self._broken = ""  # why no rank can be forked
 
     def run(self, item: pytest.Item, mark: pytest.Mark) -> list[pytest.TestReport]:
         """The reports of a test."""
@@ -56,23 +60,43 @@ class Runner:
             server = self._open()
             with start(run_test, item.nodeid, backend, preload=(), server=server, **options) as job:
                 found, problem = _watched(job, timeout)
+            if job.is_abandoned:
+                problem = self._epitaph(problem)
         except ElasticRunError as error:
             problem = str(error)
         reports = self._reports(found)
+        self._has_forked |= bool(found)
         return _with_problem(reports, item, problem, began) if problem else reports
 
     def close(self) -> None:
         """End the process that forks ranks."""
         if self._server is not None:
             self._server.close()
+        os.close(self._said)
 
     def _open(self) -> Server:
+        if self._broken:
+            raise UsageError(self._broken)
         if self._server is None or not self._server.is_alive:
             arguments = _arguments(self._config, self._files)
             folder = str(self._config.invocation_params.dir)
             capture = self._config.getoption("capture")
-            self._server = Server(_CODE.format(folder=folder, arguments=arguments, capture=capture))
+            code = _CODE.format(folder=folder, arguments=arguments, capture=capture)
+            os.ftruncate(self._said, 0)
+            self._server = Server(code, output=self._said)
         return self._server
+
+    def _epitaph(self, problem: str) -> str:
+        """The problem, with what the process that forks ranks has said before it ended."""
+        assert self._server is not None
+        self._server.close()
+        said = read_all(self._said).decode(errors="replace").strip()
+        if not said:
+            return problem
+        text = f"the process that collects the tests for the ranks has ended; it said:\n{said}"
+        if not self._has_forked:
+            self._broken = text  # it would be the same again
+        return text
 
     def _reports(self, found: Mapping[int, RankReports]) -> list[pytest.TestReport]:
         to_report = self._config.hook.pytest_report_from_serializable

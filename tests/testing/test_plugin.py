@@ -228,6 +228,41 @@ def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest
     )
 
 
+def test_what_cannot_be_collected_again_says_why(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os, pytest
+        assert "IMPORTED" not in os.environ, "not twice"
+        os.environ["IMPORTED"] = "yes"
+
+        @pytest.mark.distributed(nproc=1, backend=None)
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_on_a_rank(number): pass
+        """,
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["the process that collects the tests for the ranks has ended; it said:"])
+    assert result.stdout.str().count("E   AssertionError: not twice") == 2
+
+
+def test_a_test_with_another_name_on_the_ranks_is_told_of(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os, pytest
+
+        @pytest.mark.distributed(nproc=1, backend=None)
+        @pytest.mark.parametrize("pid", [os.getpid()])
+        def test_on_a_rank(pid): pass
+        """,
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*has not found test_it.py::test_on_a_rank*: give its parameters the same names*"]
+    )
+
+
 def test_a_session_without_distributed_tests_starts_nothing(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
