@@ -21,6 +21,10 @@ from elasticrun.testing.ranks import RankReports, run_test, temporary
 GRACE = 1.0
 #: Seconds that a test has, unless its mark says another number; and the collecting of all.
 TIMEOUT, COLLECTING = 60.0, 600.0
+#: pytest would rewrite the assertions of elasticrun, which has been imported by then: as good as an error.
+_UNHEARD = (
+    "ignore:Module already imported so cannot be rewritten; elasticrun:pytest.PytestAssertRewriteWarning"
+)
 #: Stands for an argument of the command line, to see what it is.
 _MARKED = "elasticrun-marked"
 #: In a stack, the first frame that is none of the test's.
@@ -113,18 +117,27 @@ def _watched(job: Job, timeout: float) -> tuple[Found, str]:
     while not job.has_begun and not job.is_over:
         if not job.hear(COLLECTING):
             raise UsageError(f"after {COLLECTING:g} s the process that forks ranks still collects the tests")
+    try:
+        if why := _overdue(job, timeout):
+            return _stopped(job, why)
+        job.wait()
+    except pytest.fail.Exception as error:  # a limit of another plugin, such as pytest-timeout's
+        return _stopped(job, f"still ran ({str(error).rstrip('.')})")
+    except ElasticRunError as error:
+        return job.answers(), str(error)
+    return job.answers(), ""
+
+
+def _overdue(job: Job, timeout: float) -> str:
+    """Wait for the end of the ranks. Returns why they are to be stopped; "" if all have ended."""
     deadline = time.monotonic() + timeout
     while not job.is_over:
         has_failed = any(each.failed_at is not None for each in job.answers().values())
         left = min(deadline - time.monotonic(), GRACE if has_failed else timeout)
         if not job.hear(max(0.0, left)):
             why = "another rank had failed" if has_failed else f"{timeout:g} s"
-            return _stopped(job, f"still ran after {why}")
-    try:
-        job.wait()
-    except ElasticRunError as error:
-        return job.answers(), str(error)
-    return job.answers(), ""
+            return f"still ran after {why}"
+    return ""
 
 
 def _stopped(job: Job, why: str) -> tuple[Found, str]:
@@ -162,6 +175,7 @@ def _arguments(config: pytest.Config, files: Sequence[str]) -> list[str]:
         f"--rootdir={config.rootpath}",  # else the paths below say it, and with it the tests' ids
         f"--config-file={config.inipath or os.devnull}",
         f"--confcutdir={config.known_args_namespace.confcutdir}",
+        f"-W{_UNHEARD}",
     ]
     if config.pluginmanager.hasplugin("xdist"):
         own.append("-n0")

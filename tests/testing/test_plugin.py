@@ -198,8 +198,39 @@ def test_ranks_are_collected_as_the_session_is(pytester: pytest.Pytester, way: t
     )
     pytester.makeini("[pytest]\nmarkers = outer\n")
     (test.parent / "pytest.ini").write_text("[pytest]\nmarkers = inner\n")
-    result = pytester.runpytest_subprocess(*QUIET, "-c", "tox.ini", "-p", "no:xdist", *way)
+    more = ("-c", "tox.ini", "-p", "no:xdist", "-W", "error")
+    result = pytester.runpytest_subprocess(*QUIET, *more, *way)
     result.assert_outcomes(passed=2)
+
+
+def test_the_limit_of_another_plugin_is_a_failure(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import os, signal, pytest
+
+        def stop(*_):
+            pytest.fail("enough of that")
+
+        if "RANK" not in os.environ:
+            signal.signal(signal.SIGUSR1, stop)
+        """
+    )
+    result = run(
+        pytester,
+        """
+        import os, signal, threading, pytest
+        caller = int(os.environ.setdefault("CALLER", str(os.getpid())))
+
+        @pytest.mark.distributed(nproc=1, backend=None)
+        def test_hangs():
+            os.kill(caller, signal.SIGUSR1)
+            threading.Event().wait()
+
+        def test_next(): pass
+        """,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["rank 0 still ran (enough of that), and stood here:"])
 
 
 def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest.Pytester) -> None:
