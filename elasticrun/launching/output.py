@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import io
 import os
+import selectors
 import sys
 import threading
-from typing import Any, TextIO
+from typing import Any
 
-_PIECE = 64 << 10  # bytes
+_PIECE = 64 << 10  # bytes: as many as a pipe holds
 
 
 class Output:
@@ -18,6 +21,7 @@ class Output:
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._opened: list[int] = []  # our copies of what launchers write to
         self._threads: list[threading.Thread] = []
+        self._running: list[int] = []  # a thread ends soon after this end of its second pipe is closed
         self.descriptors = (self._null, self._open(sys.stdout), self._open(sys.stderr))
 
     def hand_over(self) -> None:
@@ -29,23 +33,31 @@ class Output:
             self._null = -1
 
     def finish(self) -> None:
-        """Wait for the last of the output."""
+        """The workers have ended: wait for the last of their output, and for nobody whom they have left."""
+        self.close()
         for thread in self._threads:
             thread.join()
 
     def close(self) -> None:
-        """Let go of all. Threads end with the last writer."""
+        """Let go of all. Threads end once they have handed on what is there."""
         self.hand_over()
+        while self._running:
+            os.close(self._running.pop())
 
     def _open(self, stream: Any) -> int:
         number = _descriptor(stream)
         if number is not None:
-            stream.flush()
+            with contextlib.suppress(OSError):  # the stream's own next write meets it again
+                stream.flush()
             self._opened.append(os.dup(number))
             return self._opened[-1]
         reader, writer = os.pipe2(os.O_CLOEXEC)
+        over, running = os.pipe2(os.O_CLOEXEC)
         self._opened.append(writer)
-        thread = threading.Thread(target=_copy, args=(reader, stream), daemon=True, name="elasticrun-output")
+        self._running.append(running)
+        thread = threading.Thread(
+            target=_copy, args=(reader, over, stream), daemon=True, name="elasticrun-output"
+        )
         thread.start()
         self._threads.append(thread)
         return writer
@@ -61,8 +73,27 @@ def _descriptor(stream: Any) -> int | None:
         return None
 
 
-def _copy(reader: int, stream: TextIO) -> None:
-    with open(reader, "rb", buffering=0) as file:
-        while data := file.read(_PIECE):
-            stream.write(data.decode(errors="replace"))
-            stream.flush()
+def _copy(reader: int, over: int, stream: Any) -> None:
+    """Hand on what comes, until its last writer is gone, or until ``over`` ends and the pipe is empty.
+
+    What the stream refuses is dropped: writers must not fail for that.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a piece may end within a character
+    left = None  # bytes that the pipe may still hold, once it is over
+    with selectors.DefaultSelector() as selector:
+        selector.register(reader, selectors.EVENT_READ)
+        selector.register(over, selectors.EVENT_READ)
+        while left is None or left > 0:
+            ready = [key.fd for key, _ in selector.select()]
+            if left is None and over in ready:
+                left = _PIECE
+            data = os.read(reader, _PIECE) if reader in ready else b""
+            with contextlib.suppress(Exception):  # it is closed, or no stream at all
+                stream.write(decoder.decode(data, final=not data))
+                stream.flush()
+            if not data:
+                break
+            if left is not None:
+                left -= len(data)
+    os.close(reader)
+    os.close(over)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import signal
@@ -366,6 +367,32 @@ def test_output_goes_where_the_caller_prints(way: str, request: pytest.FixtureRe
     out, err = captured.readouterr()
     assert out == "said\n"
     assert err == "complained\n"
+
+
+def test_no_character_is_broken_where_a_piece_of_the_output_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    elasticrun.launch(lambda: print("x" + "é" * 200_000), nproc=1)
+    assert capsys.readouterr().out == "x" + "é" * 200_000 + "\n"
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO()])
+def test_a_stream_that_takes_nothing_fails_no_worker(
+    stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if stream is not None:
+        stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert values(elasticrun.launch(lambda: print("x" * 200_000), nproc=1)) == [None]
+
+
+def test_a_job_does_not_wait_for_what_a_worker_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    def leave() -> int:
+        print("said")
+        return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+    (left,) = values(elasticrun.launch(leave, nproc=1))
+    assert capsys.readouterr().out == "said\n"
+    os.kill(left, signal.SIGKILL)
+    wait_end(left)
 
 
 # -- the caller's end
