@@ -49,6 +49,7 @@ class Call:
         """
         pickled = _pickled(function, tuple(args))
         self._files: list[int] = []
+        self._left: list[bytes] = []  # what answers were in the files, if these are closed
         self._bells: list[int] = []
         #: A pipe that can be read once another rank has answered; what it holds means nothing.
         self.bell = -1
@@ -75,19 +76,21 @@ class Call:
 
         Raises what the pickles of returned values raise, as for a class that is not here.
         """
-        found = ((rank, _read(fd)) for rank, fd in enumerate(self._files[1:]))
+        data = self._left or [read_all(fd) for fd in self._files[1:]]
+        found = ((rank, _read(each)) for rank, each in enumerate(data))
         return {rank: answer for rank, answer in found if answer is not None}
 
-    def close(self) -> None:
-        """Let go of the files."""
+    def close(self, keeps: bool = False) -> None:
+        """Let go of the files. ``keeps``: of these, not of the answers."""
+        if keeps:
+            self._left = self._left or [read_all(fd) for fd in self._files[1:]]
         for files in (self._files, self._bells):
             while files:
                 os.close(files.pop())
 
 
-def _read(fd: int) -> Answer | None:
+def _read(data: bytes) -> Answer | None:
     """An answer; None if there is none, or it is not whole."""
-    data = read_all(fd)
     if len(data) < _HEADER.size:
         return None
     kind, round_, size = _HEADER.unpack_from(data)

@@ -78,6 +78,8 @@ class Job:
     ) -> None:
         """``requests``: one for each launcher. Raises NodeFaultError if the host refuses a process."""
         self.ranks = ranks
+        self._owner = os.getpid()
+        self._size = len(requests)
         self._call = call
         self._ends: dict[int, _End] = {}
         self._pids: dict[int, int] = {}  # of launchers, by number
@@ -164,13 +166,17 @@ class Job:
         self.close()
 
     def close(self) -> None:
-        """Kill the job if it runs, and let go of what it has left."""
+        """Kill the job if it runs, and let go of what it has left; a handle that is dropped does so."""
+        is_unread = self.is_over and self._answers is None
         while self._channels:
             _, channel = self._channels.popitem()
+            if os.getpid() == self._owner:
+                with contextlib.suppress(OSError):  # it has ended; else forks of ours may have copies
+                    channel.shutdown(socket.SHUT_RDWR)
             channel.close()  # the server kills the launcher whose channel is closed
         self._output.close()
         if self._call is not None:
-            self._call.close()
+            self._call.close(keeps=is_unread)
         while self._outcomes:
             os.close(self._outcomes.pop())
 
@@ -181,6 +187,10 @@ class Job:
         if self._channels:
             self.cancel()
         self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # it may have been refused before it was whole
+            self.close()
 
     # -- what launchers tell
 
@@ -241,7 +251,7 @@ class Job:
         failed = [end for end in ends if end.failures] or [end for end in ends if end.status]
         if failed:
             raise _error(failed[0], self._answers)
-        if len(ends) < 1:
+        if len(ends) < self._size:
             raise JobFailedError("the job was cancelled", ExitCode.JOB_FAILED)
         answers = self._answers
         return [Result(rank, answers[rank].value if rank in answers else None) for rank in range(self.ranks)]

@@ -91,7 +91,12 @@ class Server:
         return ours
 
     def close(self) -> None:
-        """End it, with all its launchers."""
+        """End it, with all its launchers; in a fork of its caller, only let go of it."""
+        if os.getpid() != self.pid:
+            self._control.close()
+            return
+        with contextlib.suppress(OSError):  # forks of this process have copies, which do not count
+            self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_TIMEOUT)

@@ -315,6 +315,52 @@ def test_the_end_of_a_with_block_ends_the_job(tmp_path: Path) -> None:
         wait_end(pid)
 
 
+def test_a_fork_of_the_caller_keeps_no_job_alive(tmp_path: Path) -> None:
+    job = elasticrun.start(sleeper(tmp_path))
+    found = pids(tmp_path)
+    gate, held = os.pipe()
+    fork = os.fork()
+    if fork == 0:
+        os.close(held)
+        os.read(gate, 1)
+        os._exit(0)
+    try:
+        job.close()
+        for pid in found:
+            wait_end(pid)
+    finally:
+        os.close(held)
+        os.close(gate)
+        os.waitpid(fork, 0)
+
+
+def test_a_handle_that_is_dropped_ends_its_job(tmp_path: Path) -> None:
+    elasticrun.launch(print)
+    before = {*Path("/proc/self/fd").iterdir()}
+    job = elasticrun.start(sleeper(tmp_path))
+    found = pids(tmp_path)
+    del job
+    for pid in found:
+        wait_end(pid)
+    assert {*Path("/proc/self/fd").iterdir()} == before
+
+
+def test_results_outlast_the_with_block() -> None:
+    with elasticrun.start(lambda: 7) as job:
+        while not job.is_over:
+            job.hear(None)
+    assert values(job.wait()) == [7, 7]
+    assert values(job.wait()) == [7, 7]
+
+
+def test_a_job_that_was_closed_has_no_results(tmp_path: Path) -> None:
+    job = elasticrun.start(sleeper(tmp_path))
+    job.close()
+    job.close()
+    with pytest.raises(elasticrun.JobFailedError, match="was cancelled"):
+        job.wait()
+
+
 def test_a_job_tells_how_it_does(tmp_path: Path) -> None:
     with elasticrun.start(sleeper(tmp_path)) as job:
         pids(tmp_path)
