@@ -79,18 +79,21 @@ def start(
         server: What forks the launchers; by default one for all jobs of this process.
         target, args, nproc, nodes, max_restarts, options: As for ``launch``.
     """
-    _check(nproc, nodes, oversubscribe)
+    _check(target, nproc=nproc, nodes=nodes, max_result_bytes=max_result_bytes)
+    _check_room(nproc, nodes, oversubscribe)
+    common = {
+        "env": _environment(env or {}, nproc),
+        "cwd": _directory(),
+        "preload": _preloaded(preload) if callable(target) else (),
+    }
     call = command = None
     if callable(target):
         call = Call(target, args, nproc * nodes, max_result_bytes)
         command = [PROGRAM, call.place]
-        names = _preloaded(preload)
     else:
-        command, names = [os.fspath(target), *map(str, args)], ()
+        command = [os.fspath(target), *map(str, args)]
     request = {
-        "env": _environment(env or {}, nproc),
-        "cwd": str(Path.cwd()),
-        "preload": names,
+        **common,
         "preloaded": call is not None,
         "options": {"max_restarts": max_restarts, **{name: _said(it) for name, it in options.items()}},
         "command": command,
@@ -106,15 +109,21 @@ def start(
         raise
 
 
-def _check(nproc: int, nodes: int, oversubscribe: bool) -> None:
+def _check(target: object, **numbers: object) -> None:
+    """Raises UsageError if the target is none, a number is none or too small, or this is a worker."""
     if _WORKER in os.environ:
         raise UsageError(
             "launch was called in a worker of elastic-run: call it in one process only; if a worker imports "
             'the module that calls it, write `if __name__ == "__main__":` above the call'
         )
-    for name, number in (("nproc", nproc), ("nodes", nodes)):
-        if number < 1:
-            raise UsageError(f"{name}={number} was given: give a whole number of 1 or more")
+    if not callable(target) and not isinstance(target, str | os.PathLike):
+        raise UsageError(f"launch was given {target!r} to run: give a function, or the path of a script")
+    for name, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise UsageError(f"{name}={number!r} was given: give a whole number of 1 or more")
+
+
+def _check_room(nproc: int, nodes: int, oversubscribe: bool) -> None:
     bound = max(FEW, WORKERS_PER_CORE * len(os.sched_getaffinity(0)))
     if nproc * nodes > bound and not oversubscribe:
         raise UsageError(
@@ -125,14 +134,32 @@ def _check(nproc: int, nodes: int, oversubscribe: bool) -> None:
 
 def _environment(added: Mapping[str, str], nproc: int) -> dict[str, str]:
     """What the launchers get; with one thread for each of several workers, as torchrun gives them."""
+    if not isinstance(added, Mapping):
+        raise UsageError(f"env={added!r} was given: give a dict of names and their values")
+    for name, value in added.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise UsageError(f"env has {name!r}: {value!r}: give names and values as text")
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(f"env has {name!r}: {value!r}, which no environment can hold")
     threads = {_THREADS: "1"} if nproc > 1 else {}
     return {**threads, **os.environ, **added}
 
 
 def _preloaded(names: Sequence[str] | None) -> Sequence[str]:
+    if isinstance(names, str):
+        raise UsageError(f"preload={names!r} was given: give a list of names, as [{names!r}]")
     if names is not None:
         return tuple(names)
     return ("torch", "torch.distributed") if "torch" in sys.modules else ()
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise UsageError(
+            "the working directory has been removed: change to one that is there, as workers start in it"
+        ) from None
 
 
 def _said(value: object) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -248,6 +249,12 @@ def test_what_cannot_be_sent_is_named() -> None:
     [
         ({"nproc": 0}, "nproc=0 was given: give a whole number of 1 or more"),
         ({"nodes": 0}, "nodes=0 was given"),
+        ({"nproc": "2"}, "nproc='2' was given: give a whole number of 1 or more"),
+        ({"max_result_bytes": 1.5}, "max_result_bytes=1.5 was given"),
+        ({"env": {"A": 1}}, "env has 'A': 1: give names and values as text"),
+        ({"env": {"A=B": "1"}}, "env has 'A=B': '1', which no environment can hold"),
+        ({"env": ["A"]}, "env=['A'] was given: give a dict"),
+        ({"preload": "torch"}, "preload='torch' was given: give a list of names, as ['torch']"),
         ({"nproc": 10_000}, "10000 workers, more than"),
         ({"hang_timeout": "soon"}, "--hang-timeout"),
         ({"max_restart": 3}, "launch has no option max_restart: did you mean max_restarts?"),
@@ -258,9 +265,25 @@ def test_what_cannot_be_sent_is_named() -> None:
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words) as refused:
+    with pytest.raises(UsageError, match=re.escape(words)) as refused:
         elasticrun.launch(print, **options)
     assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_target_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match="launch was given 5 to run: give a function, or the path of a script"
+    ):
+        elasticrun.launch(5)  # type: ignore[arg-type]
+
+
+def test_a_directory_that_is_gone_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(UsageError, match="the working directory has been removed"):
+        elasticrun.launch(print)
 
 
 def test_a_worker_may_not_launch() -> None:
