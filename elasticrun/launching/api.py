@@ -132,7 +132,7 @@ def _check_room(nproc: int, nodes: int, oversubscribe: bool) -> None:
         )
 
 
-def _environment(added: Mapping[str, str], nproc: int) -> dict[str, str]:
+def _environment(added: object, nproc: int) -> dict[str, str]:
     """What the launchers get; with one thread for each of several workers, as torchrun gives them."""
     if not isinstance(added, Mapping):
         raise UsageError(f"env={added!r} was given: give a dict of names and their values")

@@ -22,7 +22,7 @@ from elasticrun.errors import UsageError
 #: The program that workers run.
 PROGRAM = str(Path(__file__).parent.parent / "worker" / "target.py")
 #: Files and header are those of that program.
-_CALL, _ANSWER = "elasticrun-call", "elasticrun-answer"
+_CALL, _ANSWER = "elasticrun-call-", "elasticrun-answer-"
 _HEADER = struct.Struct("=8sqQ")
 _RETURNED, _RAISED = b"returned", b"raised\0\0"
 
@@ -48,14 +48,15 @@ class Call:
         Raises UsageError if the function, or an argument, cannot be pickled.
         """
         pickled = _pickled(function, tuple(args))
+        self._token = os.urandom(8).hex()  # no other call has it
         self._files: list[int] = []
         self._left: list[bytes] = []  # what answers were in the files, if these are closed
         self._bells: list[int] = []
         #: A pipe that can be read once another rank has answered; what it holds means nothing.
         self.bell = -1
         try:
-            self._files.append(os.memfd_create(_CALL, os.MFD_CLOEXEC))
-            self._files += [os.memfd_create(_ANSWER, os.MFD_CLOEXEC) for _ in range(ranks)]
+            self._files.append(os.memfd_create(_CALL + self._token, os.MFD_CLOEXEC))
+            self._files += [os.memfd_create(_ANSWER + self._token, os.MFD_CLOEXEC) for _ in range(ranks)]
             answers = self._files[1:]
             self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._bells = [self.bell, ring]
@@ -69,7 +70,7 @@ class Call:
     @property
     def place(self) -> str:
         """The argument of the workers' program."""
-        return f"{os.getpid()}:{self._files[0]}"
+        return f"{os.getpid()}:{self._files[0]}:{self._token}"
 
     def answers(self) -> dict[int, Answer]:
         """The answers by rank, of ranks that have left one.

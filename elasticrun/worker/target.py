@@ -5,7 +5,9 @@ worker reaches them through /proc/PID/fd, so nothing is left behind on a disk, w
 begins with a header that is written last: a worker that is killed meanwhile has left none. Each worker of a
 rank overwrites what the one before it has left, so the newest round's answer stands.
 
-The program is this file and the place of the call: ``PID:FD``. It is started like any script, or called in a
+The program is this file and the place of the call: ``PID:FD:TOKEN``. The token is in the names of the files:
+a worker that outlives its call by a moment does not take another call's files, under the same numbers, for
+its own. It is started like any script, or called in a
 fork of a process that has imported what the call needs (``start``); both end the same way.
 
 It needs the standard library only, and whatever the call was pickled with. pathlib takes milliseconds.
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
-#: What the kernel calls the caller's files.
-CALL, ANSWER, BELL = "/memfd:elasticrun-call", "/memfd:elasticrun-answer", "pipe:"
+#: What the kernel calls the caller's files; behind the first two is the token.
+CALL, ANSWER, BELL = "/memfd:elasticrun-call-", "/memfd:elasticrun-answer-", "pipe:"
 #: Of an answer: the word that says it is whole and of which kind, the round, and how many bytes follow.
 HEADER = struct.Struct("=8sqQ")
 RETURNED, RAISED = b"returned", b"raised\0\0"
@@ -45,8 +47,8 @@ class Call:
 
     def __init__(self, place: str) -> None:
         """Raises OSError or ValueError if there is no such call."""
-        self._caller, _, number = place.partition(":")
-        with self._open(int(number), CALL, "rb") as file:
+        self._caller, number, self._token = place.split(":")
+        with self._open(int(number), CALL + self._token, "rb") as file:
             self.terms: dict[str, Any] = json.loads(file.readline())
             self._pickled = file.read()
 
@@ -62,7 +64,8 @@ class Call:
         Raises TypeError if it cannot be pickled, ValueError if it is too large.
         """
         body = self._pickled_answer(value)
-        with self._open(self.terms["answers"][int(os.environ[RANK])], ANSWER, "r+b") as file:
+        number = self.terms["answers"][int(os.environ[RANK])]
+        with self._open(number, ANSWER + self._token, "r+b") as file:
             file.truncate(0)
             file.seek(HEADER.size)
             file.write(body)

@@ -1,0 +1,25 @@
+"""The files between a caller and its workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from elasticrun.launching.call import Call
+from elasticrun.worker import target
+
+
+def test_a_late_worker_leaves_no_answer_with_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files of the next call have the same numbers."""
+    monkeypatch.setenv(target.RANK, "0")
+    ended = Call(print, (), 1, 1000)
+    place = ended.place
+    late = target.Call(place)
+    ended.close()
+    call = Call(print, (), 1, 1000)
+    assert call.place.split(":")[:2] == place.split(":")[:2]
+    with pytest.raises(ValueError, match="is not /memfd"):
+        late.answer(target.RETURNED, "too late")
+    assert call.answers() == {}
+    target.Call(call.place).answer(target.RETURNED, "in time")
+    assert call.answers()[0].value == "in time"
+    call.close()
