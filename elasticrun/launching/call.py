@@ -60,7 +60,13 @@ class Call:
             answers = self._files[1:]
             self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._bells = [self.bell, ring]
-            terms = {"path": sys.path, "answers": answers, "most": most, "bell": ring}
+            terms = {
+                "path": [each for each in sys.path if isinstance(each, str)],  # imports look at no others
+                "argv": [*map(str, sys.argv)],
+                "answers": answers,
+                "most": most,
+                "bell": ring,
+            }
             with open(self._files[0], "wb", closefd=False) as file:
                 file.write(json.dumps(terms).encode() + b"\n" + pickled)
         except BaseException:

@@ -44,7 +44,7 @@ class Server:
         self.pid = os.getpid()  # of its caller: a fork of that has to start its own
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         number = theirs.fileno()
-        path = [each or str(Path.cwd()) for each in sys.path]
+        path = [each or str(Path.cwd()) for each in sys.path if isinstance(each, str)]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _CODE.format(path=path) + code, str(number), str(self.pid)],

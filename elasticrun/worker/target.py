@@ -55,6 +55,7 @@ class Call:
     def load(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
         """The function and its arguments; raises whatever their import raises."""
         sys.path[:] = self.terms["path"]
+        sys.argv[:] = self.terms["argv"]
         function, args = pickle.loads(self._pickled)
         return function, args
 

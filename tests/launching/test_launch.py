@@ -71,6 +71,17 @@ def test_classes_of_the_caller_come_back_as_its_own() -> None:
     assert found.x == 3
 
 
+def test_a_function_sees_the_callers_command_line_and_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "1"])
+    monkeypatch.setattr(sys, "path", [tmp_path, str(tmp_path), *sys.path])
+    server = Server()
+    with elasticrun.start(lambda: (sys.argv, sys.path[0]), nproc=1, server=server) as job:
+        assert values(job.wait()) == [(["train.py", "--lr", "1"], str(tmp_path))]
+    server.close()
+
+
 def test_a_script_gets_its_arguments(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nfrom pathlib import Path\nPath(sys.argv[1]).write_text(sys.argv[2])\n")
