@@ -128,7 +128,7 @@ class ForkServer:
             if name in self._imported:
                 continue
             self._imported.add(name)
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):  # a script without a guard may end like this
                 __import__(name)
             _settle()
 

@@ -67,8 +67,14 @@ class Server:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
-        return self._process.poll() is None
+        """Whether it can be asked. One that is about to end has closed its socket before."""
+        try:
+            self._control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:  # it never says anything, so this is no end
+            return self._process.poll() is None
+        except OSError:
+            return False
+        return False
 
     def ask(self, request: Mapping[str, Any], outcome: int, std: Sequence[int]) -> socket.socket:
         """Start a launcher; returns the channel to it. ``outcome``: the file it tells its end in.

@@ -22,6 +22,7 @@ import pytest
 import elasticrun
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
+from elasticrun.launching import api
 from elasticrun.launching.server import Server
 from tests.support.processes import DEADLINE, nobody_left, wait_end
 
@@ -422,6 +423,36 @@ def test_the_end_of_the_fork_server_ends_its_jobs(tmp_path: Path) -> None:
         wait_end(pid)
     with pytest.raises(NodeFaultError, match="the fork server is gone"):
         elasticrun.start(print, server=server)
+    server.close()
+
+
+def test_a_fork_server_that_is_gone_is_replaced() -> None:
+    elasticrun.launch(print, nproc=1)
+    server = api._Shared.server
+    assert server is not None
+    os.kill(server.process, signal.SIGKILL)
+    os.waitid(os.P_PID, server.process, os.WEXITED | os.WNOWAIT)
+    assert values(elasticrun.launch(lambda: 7, nproc=1)) == [7]
+    assert api._Shared.server is not server
+
+
+def test_a_server_that_has_hung_up_is_not_alive(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    opened = f"open({str(fifo)!r}"
+    server = Server(f"import os\nos.close(int(sys.argv[1]))\n{opened}, 'w').close()\n{opened}).read()\n")
+    fifo.open().close()
+    assert not server.is_alive
+    fifo.open("w").close()
+    server.close()
+
+
+def test_a_module_that_exits_is_left_to_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "exiting_module.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    server = Server()
+    with elasticrun.start(lambda: 7, nproc=1, preload=["exiting_module"], server=server) as job:
+        assert values(job.wait()) == [7]
     server.close()
 
 
