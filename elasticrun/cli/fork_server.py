@@ -72,9 +72,7 @@ class ForkServer:
 
     def __init__(self, control: socket.socket, caller: int) -> None:
         """``control``: where requests come from; ``caller``: its pid."""
-        self._kept = frozenset(number for number in open_files() if number > 2 and is_open(number)) - {
-            control.fileno()
-        }
+        self._kept = _kept_files() - {control.fileno()}
         self._control = control
         self._caller = caller
         self._is_over = False
@@ -128,8 +126,10 @@ class ForkServer:
             if name in self._imported:
                 continue
             self._imported.add(name)
+            before = _kept_files()
             with contextlib.suppress(Exception, SystemExit):  # a script without a guard may end like this
                 __import__(name)
+            self._kept |= _kept_files() - before
             _settle()
 
     def _fork(self, request: Mapping[str, Any], fds: list[int], channel: socket.socket) -> None:
@@ -174,6 +174,11 @@ class ForkServer:
             self._selector.unregister(channel)
         _tell(channel, f"ended {os.waitstatus_to_exitcode(status)}")
         channel.close()
+
+
+def _kept_files() -> frozenset[int]:
+    """The descriptors of this process beside stdin, stdout and stderr."""
+    return frozenset(number for number in open_files() if number > 2 and is_open(number))
 
 
 def _tell(channel: socket.socket, words: str) -> None:

@@ -130,7 +130,7 @@ class Job:
         return self._results()
 
     def status(self, timeout: float = 15.0) -> JobStatus:
-        """How the job does, as its master says; not to be called from a running asyncio loop.
+        """How the job does, as its master says.
 
         Raises MasterUnreachableError if it has no master, as after its end or in its first moments.
         """
@@ -142,6 +142,7 @@ class Job:
 
     def _ask(self, question: Callable[[JobControl], Coroutine[Any, Any, T]], timeout: float) -> T:
         import asyncio
+        from concurrent.futures import ThreadPoolExecutor
 
         from elasticrun.control import JobControl
 
@@ -154,7 +155,8 @@ class Job:
             control = await JobControl.on_this_host(launcher=self._pids[min(self._pids)], timeout=timeout)
             return await question(control)
 
-        return asyncio.run(ask())
+        with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has a loop that runs already
+            return pool.submit(asyncio.run, ask()).result()
 
     def cancel(self, patience: float = PATIENCE) -> None:
         """Stop the job as SIGTERM stops ``elastic-run``; what still runs after so many seconds is killed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import pickle
@@ -406,6 +407,17 @@ def test_a_job_tells_how_it_does(tmp_path: Path) -> None:
         job.status()
 
 
+def test_a_job_tells_how_it_does_where_a_loop_runs(tmp_path: Path) -> None:
+    """As in a cell of a notebook."""
+
+    async def cell() -> JobPhase:
+        with elasticrun.start(sleeper(tmp_path)) as job:
+            pids(tmp_path)
+            return job.status().phase
+
+    assert asyncio.run(cell()) is JobPhase.RUNNING
+
+
 def test_jobs_run_side_by_side_from_threads() -> None:
     with ThreadPoolExecutor(3) as pool:
         found = pool.map(lambda number: values(elasticrun.launch(lambda: number, nproc=1)), range(3))
@@ -453,6 +465,23 @@ def test_a_module_that_exits_is_left_to_the_workers(tmp_path: Path, monkeypatch:
     server = Server()
     with elasticrun.start(lambda: 7, nproc=1, preload=["exiting_module"], server=server) as job:
         assert values(job.wait()) == [7]
+    server.close()
+
+
+def test_files_that_a_preloaded_module_opens_stay_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "opening_module.py").write_text("file = open(__file__)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def read() -> str:
+        import opening_module  # type: ignore[import-not-found]
+
+        return str(opening_module.file.read())
+
+    server = Server()
+    with elasticrun.start(read, nproc=1, preload=["opening_module"], server=server) as job:
+        assert values(job.wait()) == ["file = open(__file__)\n"]
     server.close()
 
 
