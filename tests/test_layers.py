@@ -84,6 +84,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "click": ("elasticrun.cli",),
     "pytest": ("elasticrun.testing",),
     "_pytest": ("elasticrun.testing",),
+    "coverage": ("elasticrun.testing",),
     "cloudpickle": ("elasticrun.launching", "elasticrun.worker.target"),
     "cryptography": ("elasticrun.cli.authority",),
     "yaml": ("elasticrun.cli",),

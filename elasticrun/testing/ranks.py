@@ -11,6 +11,7 @@ import pytest
 
 from elasticrun.dataclass import dataclass
 from elasticrun.testing.collected import capture_method, session
+from elasticrun.testing.counting import Settings, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,10 @@ class _Reports:
             self.failed_at = time.monotonic()
 
 
-def run_test(nodeid: str, backend: str | None) -> RankReports:
-    """Run the test with this id on this rank. ``backend``: of its process group; None: it has none."""
+def run_test(nodeid: str, backend: str | None, counts: Settings | None = None) -> RankReports:
+    """Run the test with this id on this rank. ``backend``: of its process group; None: it has none;
+    ``counts``: what coverage counts.
+    """
     item = next((it for it in session().items if it.nodeid == nodeid), None)
     if item is None:
         raise LookupError(
@@ -48,7 +51,8 @@ def run_test(nodeid: str, backend: str | None) -> RankReports:
     _have_own_directory(item.config)
     item.config.pluginmanager.register(reports, "elasticrun-reports")
     if _joined(item, backend, reports):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        with counted(counts):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         _leave(backend)
     to_data = item.config.hook.pytest_report_to_serializable
     found = tuple(to_data(config=item.config, report=each) for each in reports.found)

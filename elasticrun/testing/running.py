@@ -14,6 +14,7 @@ from elasticrun.launching.api import start
 from elasticrun.launching.call import read_all
 from elasticrun.launching.job import Job
 from elasticrun.launching.server import Server
+from elasticrun.testing.counting import settings
 from elasticrun.testing.merging import merge
 from elasticrun.testing.ranks import RankReports, run_test, temporary
 
@@ -62,7 +63,8 @@ class Runner:
             options = _options(mark)
             timeout, backend = options.pop("timeout", TIMEOUT), options.pop("backend", "gloo")
             server = self._open()
-            with start(run_test, item.nodeid, backend, preload=(), server=server, **options) as job:
+            args = (item.nodeid, backend, settings(self._config))
+            with start(run_test, *args, preload=(), server=server, **options) as job:
                 found, problem = _watched(job, timeout)
             if job.is_abandoned:
                 problem = self._epitaph(problem)
@@ -179,6 +181,8 @@ def _arguments(config: pytest.Config, files: Sequence[str]) -> list[str]:
     ]
     if config.pluginmanager.hasplugin("xdist"):
         own.append("-n0")
+    if config.pluginmanager.hasplugin("pytest_cov"):
+        own.append("--no-cov")
     return [*_without_paths(config), *own, *files]
 
 

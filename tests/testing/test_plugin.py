@@ -233,6 +233,38 @@ def test_the_limit_of_another_plugin_is_a_failure(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["rank 0 still ran (enough of that), and stood here:"])
 
 
+@pytest.mark.parametrize("way", [(), ("-n2",)])
+def test_what_ranks_execute_is_covered(pytester: pytest.Pytester, way: tuple[str, ...]) -> None:
+    for module in ("pytest_cov", *(["xdist"] if way else [])):
+        pytest.importorskip(module)
+    pytester.makepyfile(
+        counted="""
+        def on_rank(number):
+            if number == "0":
+                return "first"
+            return "second"
+
+        def here():
+            return "here"
+        """
+    )
+    result = run(
+        pytester,
+        """
+        import os, counted, pytest
+
+        @pytest.mark.distributed(nproc=2, backend=None)
+        def test_on_ranks(): counted.on_rank(os.environ["RANK"])
+
+        def test_here(): counted.here()
+        """,
+        "--cov=counted",
+        *way,
+    )
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["counted.py * 0 *100%*"])
+
+
 def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
