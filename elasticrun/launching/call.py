@@ -61,7 +61,7 @@ class Call:
             self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._bells = [self.bell, ring]
             terms = {
-                "path": [each for each in sys.path if isinstance(each, str)],  # imports look at no others
+                "path": import_path(),
                 "argv": [*map(str, sys.argv)],
                 "answers": answers,
                 "most": most,
@@ -94,6 +94,12 @@ class Call:
         for files in (self._files, self._bells):
             while files:
                 os.close(files.pop())
+
+
+def import_path() -> list[str]:
+    """What imports look at of ``sys.path``: programs put paths there that are no text."""
+    entries: list[object] = [*sys.path]
+    return [each for each in entries if isinstance(each, str)]
 
 
 def _read(data: bytes) -> Answer | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticrun.errors import NodeFaultError
+from elasticrun.launching.call import import_path
 
 #: The modules come from where this process has them, whatever its directory.
 _CODE = """\
@@ -44,7 +45,7 @@ class Server:
         self.pid = os.getpid()  # of its caller: a fork of that has to start its own
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         number = theirs.fileno()
-        path = [each or str(Path.cwd()) for each in sys.path if isinstance(each, str)]
+        path = [each or str(Path.cwd()) for each in import_path()]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _CODE.format(path=path) + code, str(number), str(self.pid)],

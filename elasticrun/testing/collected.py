@@ -45,6 +45,12 @@ class _Serving:
         self._serve = serve
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Open no debugger on ranks: nobody types there, and a debugger that is left is no failure."""
+        for name in ("usepdb", "trace", "setupshow"):
+            setattr(config.option, name, False)
+
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Serve in place of running tests."""
         if session.testsfailed:

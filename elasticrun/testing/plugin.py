@@ -26,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run a distributed test on its ranks, and report what they report."""
     mark = item.get_closest_marker(MARK)
-    if mark is None or _is_rank():
+    if mark is None or _is_rank() or item.config.getoption("setuponly", default=False):
         return None
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)

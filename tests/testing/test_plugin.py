@@ -265,6 +265,36 @@ def test_what_ranks_execute_is_covered(pytester: pytest.Pytester, way: tuple[str
     result.stdout.fnmatch_lines(["counted.py * 0 *100%*"])
 
 
+def test_ranks_fail_as_ever_where_nobody_can_look_into_them(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        @pytest.mark.distributed(nproc=1, backend=None)
+        def test_on_a_rank(): assert 1 == 2
+        """,
+        *("--trace", "--pdb", "--setup-show"),
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E   [[]rank 0[]] assert 1 == 2"])
+
+
+def test_a_plan_of_the_setup_runs_no_rank(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        @pytest.fixture
+        def resource(): raise OSError
+        @pytest.mark.distributed(nproc=1, backend=None)
+        def test_on_a_rank(resource): raise OSError
+        """,
+        "--setup-plan",
+    )
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*SETUP*resource"])
+
+
 def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
