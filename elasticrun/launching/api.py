@@ -6,6 +6,7 @@ import atexit
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,15 @@ class _Shared:
     """The fork server of this process, once there is one."""
 
     server: Server | None = None
+    lock = threading.Lock()  # held while it is looked for, so that threads start one only
+
+    @classmethod
+    def unlock(cls) -> None:
+        """In a fork of this process the thread that held the lock is gone."""
+        cls.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_Shared.unlock)
 
 
 def launch(
@@ -187,8 +197,9 @@ def _places(nodes: int, nproc: int, has_check: bool) -> list[list[str]]:
 
 
 def _server() -> Server:
-    server = _Shared.server
-    if server is None or server.pid != os.getpid() or not server.is_alive:
-        server = _Shared.server = Server()
-        atexit.register(server.close)
-    return server
+    with _Shared.lock:
+        server = _Shared.server
+        if server is None or server.pid != os.getpid() or not server.is_alive:
+            server = _Shared.server = Server()
+            atexit.register(server.close)
+        return server

@@ -424,6 +424,22 @@ def test_jobs_run_side_by_side_from_threads() -> None:
     assert [*found] == [[0], [1], [2]]
 
 
+def test_threads_that_launch_at_once_start_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[Server] = []
+
+    def counted() -> Server:
+        servers.append(Server())
+        return servers[-1]
+
+    monkeypatch.setattr(api, "Server", counted)
+    monkeypatch.setattr(api._Shared, "server", None)
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda number: values(elasticrun.launch(lambda: number, nproc=1)), range(3))
+    assert [*found] == [[0], [1], [2]]
+    assert len(servers) == 1
+    servers[0].close()
+
+
 def test_the_end_of_the_fork_server_ends_its_jobs(tmp_path: Path) -> None:
     server = Server()
     with elasticrun.start(sleeper(tmp_path), server=server) as job:
