@@ -1,4 +1,4 @@
-"""An all-reduce of some ranks as a test, three ways. ``RANKS`` and ``TESTS``: how many."""
+"""An all-reduce of some ranks as a test, two ways; ``case.py`` has a third. RANKS and TESTS: how many."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
-from torch.testing._internal.common_distributed import MultiProcessTestCase
 
 RANKS, TESTS = int(os.environ["RANKS"]), int(os.environ["TESTS"])
 
@@ -25,27 +24,6 @@ def test_ours(number: int) -> None:
 def test_spawn(number: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """By processes that the test starts."""
     spawn(in_group, (str(tmp_path_factory.mktemp("store") / "file"),), nprocs=RANKS)  # type: ignore[no-untyped-call]
-
-
-class TestCase(MultiProcessTestCase):
-    """By torch's own class."""
-
-    @property
-    def world_size(self) -> int:
-        return RANKS
-
-    def setUp(self) -> None:
-        super().setUp()
-        self._spawn_processes()
-
-
-for each in range(TESTS):
-
-    def test_case(self: TestCase) -> None:
-        """One of many."""
-        in_group(self.rank, self.file_name)
-
-    setattr(TestCase, f"test_{each}", test_case)
 
 
 def in_group(rank: int, file: str) -> None:
