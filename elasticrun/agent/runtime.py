@@ -59,7 +59,15 @@ from elasticrun.core.agent.events import (
     Transmit,
 )
 from elasticrun.core.agent.machine import AgentMachine
-from elasticrun.core.protocol.messages import AgentMessage, AgentPhase, Leave, NodeInfo, Report, Waiting
+from elasticrun.core.protocol.messages import (
+    AgentMessage,
+    AgentPhase,
+    Assignment,
+    Leave,
+    NodeInfo,
+    Report,
+    Waiting,
+)
 from elasticrun.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -72,6 +80,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Makes a status line for an agent's state, and for what tells the newest step of its workers.
+#: Hears how it ended, and what this node was assigned last.
+OnFinish = Callable[[Finish, Assignment | None], None]
 OpenFace = Callable[["AgentState", Callable[[], int]], "Face"]
 LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING}
 
@@ -174,7 +184,7 @@ class Agent:
         self._answers = NodeAnswers(incarnation, kept, watch, lambda answer: self._link.send(answer))
         return self._answers
 
-    async def run(self, inbox: SignalInbox, on_finish: Callable[[Finish], None] | None = None) -> int:
+    async def run(self, inbox: SignalInbox, on_finish: OnFinish | None = None) -> int:
         """Work until the job, or this node's part in it, is over. Returns the exit status.
 
         ``on_finish``: hears how it ended, before anything is closed.
@@ -190,7 +200,7 @@ class Agent:
             self._observer.start(self._tell_url)
         finish = await self._finished
         if on_finish is not None:
-            on_finish(finish)
+            on_finish(finish, self._machine.state.assignment)
         await self._close(finish, is_told=on_finish is not None)
         if self._observer is not None:
             await self._observer.close()

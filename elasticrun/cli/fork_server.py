@@ -38,10 +38,12 @@ from elasticrun.errors import ElasticRunError, ExitCode, UsageError
 from elasticrun.worker.target import start
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
+    from elasticrun.agent.runtime import OnFinish
     from elasticrun.core.agent.events import Finish
+    from elasticrun.core.protocol.messages import Assignment
 
 #: Descriptors of a request: its text, the outcome, stdin, stdout and stderr, the channel.
 FDS = 6
@@ -274,13 +276,15 @@ def _launch(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], se
         outcome.write(json.dumps(words).encode() + b"\n")
         outcome.flush()
 
-    def finished(finish: Finish) -> None:
+    def finished(finish: Finish, last: Assignment | None) -> None:
         from elasticrun.rpc.records import to_json
 
         tell(
             status=int(finish.exit_status),
             reason=finish.reason,
             failures=[to_json(each) for each in finish.failures],
+            rounds=0 if last is None else last.round + 1,
+            restarts=0 if last is None else last.restart_count,
         )
 
     try:
@@ -290,7 +294,7 @@ def _launch(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], se
         return error.exit_code
 
 
-def _run(request: Mapping[str, Any], preloaded: Preloaded, finished: Callable[[Finish], None]) -> int:
+def _run(request: Mapping[str, Any], preloaded: Preloaded, finished: OnFinish) -> int:
     from elasticrun.cli.keywords import command_line
     from elasticrun.cli.main import launch
     from elasticrun.cli.parse import parse_command_line

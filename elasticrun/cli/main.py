@@ -17,7 +17,7 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elasticrun.errors import ElasticRunError, ExitCode
@@ -27,12 +27,11 @@ if TYPE_CHECKING:
     from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.master_host.hosting import MasterHost
     from elasticrun.agent.observer_host import ObserverHost
-    from elasticrun.agent.runtime import OpenFace
+    from elasticrun.agent.runtime import OnFinish, OpenFace
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import SpawnerHandle
     from elasticrun.agent.spawner.exec import Preloaded
     from elasticrun.config import Entrypoint, LaunchConfig
-    from elasticrun.core.agent.events import Finish
     from elasticrun.core.protocol.messages import NodeCheck, NodeInfo
 
 PROGRAM = "elastic-run"
@@ -121,7 +120,7 @@ def launch(
     arguments: Sequence[str],
     observer: ObserverHost | None = None,
     preloaded: Preloaded | None = None,
-    on_finish: Callable[[Finish], None] | None = None,
+    on_finish: OnFinish | None = None,
 ) -> int:
     """Start the processes, then run this agent's loop; returns the exit status.
 
@@ -171,7 +170,7 @@ async def _run(
     spawner: SpawnerHandle,
     host: MasterHost,
     observer: ObserverHost | None,
-    on_finish: Callable[[Finish], None] | None,
+    on_finish: OnFinish | None,
 ) -> int:
     import logging
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from elasticrun.errors import UsageError
 from elasticrun.launching.call import PROGRAM, Call
+from elasticrun.launching.faults import Fault, described
 from elasticrun.launching.job import Job, Result
 from elasticrun.launching.server import Server
 
@@ -75,6 +76,7 @@ def start(
     preload: Sequence[str] | None = None,
     oversubscribe: bool = False,
     max_result_bytes: int = MAX_RESULT_BYTES,
+    faults: Sequence[Fault] = (),
     server: Server | None = None,
     **options: Any,
 ) -> Job:
@@ -86,6 +88,7 @@ def start(
             imported once, in another process, and what they read from the environment then stays.
         oversubscribe: Allow more than four workers for each core.
         max_result_bytes: The most that a rank may return.
+        faults: What befalls the ranks of a function, at which steps.
         server: What forks the launchers; by default one for all jobs of this process.
         target, args, nproc, nodes, max_restarts, options: As for ``launch``.
     """
@@ -98,9 +101,11 @@ def start(
     }
     call = command = None
     if callable(target):
-        call = Call(target, args, nproc * nodes, max_result_bytes)
+        call = Call(target, args, nproc * nodes, max_result_bytes, described(faults, nproc * nodes))
         command = [PROGRAM, call.place]
     else:
+        if faults:
+            raise UsageError("faults were given for a script: they befall functions only")
         command = [os.fspath(target), *map(str, args)]
     request = {
         **common,

@@ -42,8 +42,15 @@ class Answer:
 class Call:
     """A function with its arguments, pickled, and room for the ranks' answers. To be closed."""
 
-    def __init__(self, function: Target, args: Sequence[object], ranks: int, most: int) -> None:
-        """``ranks``: how many answers there may be; ``most``: bytes of one.
+    def __init__(
+        self,
+        function: Target,
+        args: Sequence[object],
+        ranks: int,
+        most: int,
+        faults: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """``ranks``: how many answers there may be; ``most``: bytes of one; ``faults``: of workers.
 
         Raises UsageError if the function, or an argument, cannot be pickled.
         """
@@ -66,6 +73,7 @@ class Call:
                 "answers": answers,
                 "most": most,
                 "bell": ring,
+                "faults": faults,
             }
             with open(self._files[0], "wb", closefd=False) as file:
                 file.write(json.dumps(terms).encode() + b"\n" + pickled)

@@ -64,6 +64,8 @@ class _End:
     status: int
     reason: str
     failures: tuple[Failure, ...] = ()
+    rounds: int = 0
+    restarts: int = 0
 
 
 class Job:
@@ -108,6 +110,16 @@ class Job:
     def is_over(self) -> bool:
         """Whether all of its launchers have ended, as far as this process has heard."""
         return not self._channels
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there were, once the job is over: worlds that its workers were in."""
+        return max((end.rounds for end in self._ends.values()), default=0)
+
+    @property
+    def restarts(self) -> int:
+        """How many restarts were spent, once the job is over."""
+        return max((end.restarts for end in self._ends.values()), default=0)
 
     def wait(self, timeout: float | None = None) -> list[Result]:
         """What each rank returned, by rank, once the job has ended. May be called again.
@@ -265,7 +277,8 @@ def _end(outcome: int, status: int, problem: str) -> _End:
     if not lines:
         return _End(status, problem or _unsaid(status))
     told = json.loads(lines[-1])
-    return _End(status, told["reason"], tuple(from_json(Failure, each) for each in told["failures"]))
+    failures = tuple(from_json(Failure, each) for each in told["failures"])
+    return _End(status, told["reason"], failures, told.get("rounds", 0), told.get("restarts", 0))
 
 
 def _unsaid(status: int) -> str:

@@ -10,3 +10,18 @@
 
 The plugin is there once elasticrun is installed. See ``elastic-ctl manual testing``.
 """
+
+TYPE_CHECKING = False  # pytest loads this in each session: it imports nothing
+if TYPE_CHECKING:
+    from elasticrun.launching.faults import Fault, Freeze, Kill, Slow
+
+__all__ = ["Fault", "Freeze", "Kill", "Slow"]
+
+
+def __getattr__(name: str) -> object:
+    """The faults, imported when one is first used."""
+    if name not in __all__:
+        raise AttributeError(f"module 'elasticrun.testing' has no attribute {name!r}")
+    from elasticrun.launching import faults
+
+    return getattr(faults, name)

@@ -20,6 +20,7 @@ class RankReports:
 
     reports: tuple[dict[str, Any], ...]
     failed_at: float | None  # on this host's monotonic clock, in seconds; None: nothing failed
+    exit_status: int = 0  # of this rank
 
 
 class _Reports:
@@ -36,9 +37,11 @@ class _Reports:
             self.failed_at = time.monotonic()
 
 
-def run_test(nodeid: str, backend: str | None, counts: Settings | None = None) -> RankReports:
+def run_test(
+    nodeid: str, backend: str | None, counts: Settings | None = None, ends_round: bool = False
+) -> RankReports:
     """Run the test with this id on this rank. ``backend``: of its process group; None: it has none;
-    ``counts``: what coverage counts.
+    ``counts``: what coverage counts; ``ends_round``: a failure here ends the round of all ranks.
     """
     item = next((it for it in session().items if it.nodeid == nodeid), None)
     if item is None:
@@ -56,7 +59,7 @@ def run_test(nodeid: str, backend: str | None, counts: Settings | None = None) -
         _leave(backend)
     to_data = item.config.hook.pytest_report_to_serializable
     found = tuple(to_data(config=item.config, report=each) for each in reports.found)
-    return RankReports(found, reports.failed_at)
+    return RankReports(found, reports.failed_at, int(ends_round and reports.failed_at is not None))
 
 
 def _capture(config: pytest.Config) -> None:

@@ -63,9 +63,10 @@ class Runner:
             options = _options(mark)
             timeout, backend = options.pop("timeout", TIMEOUT), options.pop("backend", "gloo")
             server = self._open()
-            args = (item.nodeid, backend, settings(self._config))
+            restarts = options.get("max_restarts", 0) > 0
+            args = (item.nodeid, backend, settings(self._config), restarts)
             with start(run_test, *args, preload=(), server=server, **options) as job:
-                found, problem = _watched(job, timeout)
+                found, problem = _watched(job, timeout, timeout if restarts else GRACE)
             if job.is_abandoned:
                 problem = self._epitaph(problem)
         except ElasticRunError as error:
@@ -114,28 +115,33 @@ class Runner:
         return merge(reports, sorted(failed, key=lambda rank: failed[rank]))
 
 
-def _watched(job: Job, timeout: float) -> tuple[Found, str]:
-    """What the ranks report, and what went wrong beside that; "" if nothing did."""
+def _watched(job: Job, timeout: float, grace: float) -> tuple[Found, str]:
+    """What the ranks report, and what went wrong beside that; "" if nothing did.
+
+    ``grace``: what ranks have once another has failed. With restarts, the launcher ends the round.
+    """
     while not job.has_begun and not job.is_over:
         if not job.hear(COLLECTING):
             raise UsageError(f"after {COLLECTING:g} s the process that forks ranks still collects the tests")
     try:
-        if why := _overdue(job, timeout):
+        if why := _overdue(job, timeout, grace):
             return _stopped(job, why)
         job.wait()
     except pytest.fail.Exception as error:  # a limit of another plugin, such as pytest-timeout's
         return _stopped(job, f"still ran ({str(error).rstrip('.')})")
     except ElasticRunError as error:
-        return job.answers(), str(error)
+        found: Found = job.answers()
+        has_failed = any(each.exit_status for each in found.values())
+        return found, "" if has_failed else str(error)  # else that is what the launcher has seen
     return job.answers(), ""
 
 
-def _overdue(job: Job, timeout: float) -> str:
+def _overdue(job: Job, timeout: float, grace: float) -> str:
     """Wait for the end of the ranks. Returns why they are to be stopped; "" if all have ended."""
     deadline = time.monotonic() + timeout
     while not job.is_over:
         has_failed = any(each.failed_at is not None for each in job.answers().values())
-        left = min(deadline - time.monotonic(), GRACE if has_failed else timeout)
+        left = min(deadline - time.monotonic(), grace if has_failed else timeout)
         if not job.hear(max(0.0, left)):
             why = "another rank had failed" if has_failed else f"{timeout:g} s"
             return f"still ran after {why}"

@@ -21,8 +21,10 @@ import contextlib
 import json
 import os
 import pickle
+import signal
 import struct
 import sys
+import threading
 import time
 import traceback
 from typing import TYPE_CHECKING
@@ -104,11 +106,53 @@ def run(place: str) -> int:
     call = Call(place)
     try:
         function, args = call.load()
-        call.answer(RETURNED, function(*args))
+        arm(call.terms["faults"])
+        value = function(*args)
+        call.answer(RETURNED, value)
     except Exception as error:  # noqa: BLE001 the caller is told, and shows it
         fail(call, error)
         return FAILED
-    return 0
+    return int(getattr(value, "exit_status", 0))
+
+
+def arm(faults: Sequence[Mapping[str, Any]]) -> None:
+    """Have the faults of this rank and round come with its steps."""
+    me, now = int(os.environ[RANK]), int(os.environ.get(ROUND, "0"))
+    mine = [each for each in faults if (each["rank"], each["round"]) == (me, now)]
+    if not mine:
+        return
+    library: Any = sys.modules.get("elasticrun.worker.reporter")
+    reporter = None if library is None else library.current()
+    if reporter is None:
+        raise RuntimeError("faults come with steps, but no steps are reported in this job")
+    for name in ("step", "numbered_step"):
+        setattr(reporter, name, with_faults(getattr(reporter, name), mine, reporter))
+
+
+def with_faults(
+    report: Callable[..., None], faults: Sequence[Mapping[str, Any]], reporter: Any
+) -> Callable[..., None]:
+    """A report of a step, and the faults that follow it."""
+    last = time.monotonic()
+
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        nonlocal last
+        report(*args, **kwargs)
+        lasted = time.monotonic() - last
+        for each in faults:
+            if reporter._step >= each["at_step"]:
+                bring(each, lasted)
+        last = time.monotonic()
+
+    return wrapper
+
+
+def bring(fault: Mapping[str, Any], lasted: float) -> None:
+    """Bring about a fault of this process. ``lasted``: seconds of its last step."""
+    if fault["kind"] == "Slow":
+        threading.Event().wait(max(0.0, (fault["factor"] - 1) * lasted))  # that is the fault
+        return
+    os.kill(os.getpid(), signal.SIGKILL if fault["kind"] == "Kill" else signal.SIGSTOP)
 
 
 def fail(call: Call, error: Exception) -> None:
@@ -184,7 +228,6 @@ def status_of(error: SystemExit) -> int:
 def leave(status: int) -> NoReturn:
     """End this process as the interpreter ends, and nothing of those that it was forked from."""
     import atexit
-    import threading
 
     for step in (
         getattr(threading, "_shutdown", bool),

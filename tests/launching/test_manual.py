@@ -31,9 +31,8 @@ def test_jobs_from_python(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 def test_tests_on_ranks(tmp_path: Path) -> None:
-    (block,) = blocks("testing.md")
-    (tmp_path / "test_it.py").write_text(block)
+    (tmp_path / "test_it.py").write_text("\n".join(blocks("testing.md")))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "test_it.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout

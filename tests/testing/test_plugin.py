@@ -412,3 +412,26 @@ def test_ranks_are_in_a_process_group(pytester: pytest.Pytester) -> None:
     out = result.stdout.str()
     assert "no process group with backend nonsense" in out
     assert "FAILED test_it.py::test_cause_comes_first - [rank 1] AssertionError: the cause" in out
+
+
+def test_faults_come_at_steps_and_the_test_goes_on(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os
+        import elasticrun, pytest
+        from elasticrun.testing import Kill
+
+        @pytest.mark.distributed(nproc=2, backend=None, max_restarts=1, faults=[Kill(rank=1, at_step=2)])
+        def test_survives(tmp_path):
+            for step in range(4):
+                elasticrun.report_step(step)
+            assert os.environ["TORCHELASTIC_RESTART_COUNT"] == "1"
+
+        @pytest.mark.distributed(nproc=2, backend=None, max_restarts=1)
+        def test_fails_twice():
+            assert os.environ["RANK"] == "0", os.environ["ELASTICRUN_ROUND"]
+        """,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    assert "[rank 1] AssertionError: 1" in result.stdout.str(), "of the last round"
