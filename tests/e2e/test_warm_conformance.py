@@ -232,7 +232,8 @@ def printed(text: str, folder: Path) -> str:
     """The lines of workers and launcher, but for the launcher's word on warm starts and names of its own, and
     the modules in C that are there: torch's, in a warm worker.
     """
-    text = re.sub("\n\nExtension modules:.*", "", text)
+    # A busy machine may hand on the line of a dying process in two pieces.
+    text = re.sub(r"\n\nExtension modules:(?:[^(]*\(total: \d+\)|.*)", "", text)
     text = re.sub(r"(done: .*,) \d+(\.\d+)? s", r"\1 <seconds>", text)
     # that training runs again is said beside what the new workers print: before it, or after it
     text = re.sub("elastic-run: (recovered in|running again after)[^\n]*\n", "", text)
