@@ -46,8 +46,8 @@ def _merged(found: Mapping[int, pytest.TestReport], order: Sequence[int]) -> pyt
 def _told(rank: int, report: pytest.TestReport) -> str:
     """What is shown of a rank's failure: the first line is all that pytest's summary has room for."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    headline = crash.message.split("\n")[0] if crash is not None else ""
     lines = report.longreprtext.split("\n")
+    headline = lines.pop(0) if crash is None else crash.message.split("\n")[0]
     marked = (
         f"{_ERROR}[rank {rank}] {line[len(_ERROR) :].lstrip()}" if _is_error(line) else line for line in lines
     )

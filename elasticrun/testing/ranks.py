@@ -95,8 +95,10 @@ def _joined(item: pytest.Item, backend: str | None, reports: _Reports) -> bool:
         import torch.distributed
 
         torch.distributed.init_process_group(backend)
-    except Exception:  # noqa: BLE001 whatever it is, it is why this test cannot run
-        text = f"no process group with backend {backend}:\n{traceback.format_exc()}"
+    except Exception as error:  # noqa: BLE001 whatever it is, it is why this test cannot run
+        advice = "; give backend=None to a test without torch" if isinstance(error, ImportError) else ""
+        why = f"no process group with backend {backend} ({type(error).__name__}: {error}){advice}"
+        text = f"{why}\n{traceback.format_exc()}"
         report = pytest.TestReport(item.nodeid, item.location, {}, "failed", text, "setup")
         reports.pytest_runtest_logreport(report)
         return False
