@@ -10,21 +10,16 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
+from elasticrun.worker import target
 
 #: The program that workers run.
-PROGRAM = str(Path(__file__).parent.parent / "worker" / "target.py")
-#: Files and header are those of that program.
-_CALL, _ANSWER = "elasticrun-call-", "elasticrun-answer-"
-_HEADER = struct.Struct("=8sqQ")
-_RETURNED, _RAISED = b"returned", b"raised\0\0"
+PROGRAM = target.__file__
 
 Target = Callable[..., object]
 Dumps = Callable[[object], bytes]
@@ -62,8 +57,10 @@ class Call:
         #: A pipe that can be read once another rank has answered; what it holds means nothing.
         self.bell = -1
         try:
-            self._files.append(os.memfd_create(_CALL + self._token, os.MFD_CLOEXEC))
-            self._files += [os.memfd_create(_ANSWER + self._token, os.MFD_CLOEXEC) for _ in range(ranks)]
+            self._files.append(os.memfd_create(target.CALL + self._token, os.MFD_CLOEXEC))
+            self._files += [
+                os.memfd_create(target.ANSWER + self._token, os.MFD_CLOEXEC) for _ in range(ranks)
+            ]
             answers = self._files[1:]
             self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._bells = [self.bell, ring]
@@ -112,13 +109,13 @@ def import_path() -> list[str]:
 
 def _read(data: bytes) -> Answer | None:
     """An answer; None if there is none, or it is not whole."""
-    if len(data) < _HEADER.size:
+    if len(data) < target.HEADER.size:
         return None
-    kind, round_, size = _HEADER.unpack_from(data)
-    if kind not in (_RETURNED, _RAISED) or len(data) != _HEADER.size + size:
+    kind, round_, size = target.HEADER.unpack_from(data)
+    if kind not in (target.RETURNED, target.RAISED) or len(data) != target.HEADER.size + size:
         return None
-    pickled = memoryview(data)[_HEADER.size :]
-    if kind == _RETURNED:
+    pickled = memoryview(data)[target.HEADER.size :]
+    if kind == target.RETURNED:
         return Answer(round_, raised=False, value=pickle.loads(pickled))
     try:
         return Answer(round_, raised=True, value=pickle.loads(pickled))

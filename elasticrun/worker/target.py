@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
-#: What the kernel calls the caller's files; behind the first two is the token.
-CALL, ANSWER, BELL = "/memfd:elasticrun-call-", "/memfd:elasticrun-answer-", "pipe:"
+#: The caller's files in memory, without the token behind their names; what the kernel puts before them, and
+#: how it calls a pipe.
+CALL, ANSWER, MEMFD, PIPE = "elasticrun-call-", "elasticrun-answer-", "/memfd:", "pipe:"
 #: Of an answer: the word that says it is whole and of which kind, the round, and how many bytes follow.
 HEADER = struct.Struct("=8sqQ")
 RETURNED, RAISED = b"returned", b"raised\0\0"
@@ -50,7 +51,7 @@ class Call:
     def __init__(self, place: str) -> None:
         """Raises OSError or ValueError if there is no such call."""
         self._caller, number, self._token = place.split(":")
-        with self._open(int(number), CALL + self._token, "rb") as file:
+        with self._open(int(number), MEMFD + CALL + self._token, "rb") as file:
             self.terms: dict[str, Any] = json.loads(file.readline())
             self._pickled = file.read()
 
@@ -68,13 +69,13 @@ class Call:
         """
         body = self._pickled_answer(value)
         number = self.terms["answers"][int(os.environ[RANK])]
-        with self._open(number, ANSWER + self._token, "r+b") as file:
+        with self._open(number, MEMFD + ANSWER + self._token, "r+b") as file:
             file.truncate(0)
             file.seek(HEADER.size)
             file.write(body)
             file.seek(0)
             file.write(HEADER.pack(kind, int(os.environ.get(ROUND, "0")), len(body)))
-        with contextlib.suppress(OSError), self._open(self.terms["bell"], BELL, "wb") as bell:
+        with contextlib.suppress(OSError), self._open(self.terms["bell"], PIPE, "wb") as bell:
             bell.write(b"!")
 
     def _pickled_answer(self, value: object) -> bytes:
