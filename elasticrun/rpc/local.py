@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MAX_UNREAD = 4 << 20
 FLUSH_TIMEOUT = 5.0
 _CLOSE_TIMEOUT = 2.0  # seconds
+_NEARLY = 0.9  # of the time between two heartbeats: a timer may come a little early
 _WHO = "the master of this node"
 _KINDS: dict[str, type[AgentMessage | MasterMessage]] = {
     kind.__name__: kind for kind in (*typing.get_args(AgentMessage), *typing.get_args(MasterMessage))
@@ -120,7 +121,7 @@ class LocalStream:
         self.welcome: Welcome
         self._closing = False
         self._why = "ended the stream"
-        self._is_behind = False  # the master had not read everything at the last heartbeat
+        self._behind_since: float | None = None  # when the master had not read everything; None: it had
         self._inbox: asyncio.Queue[MasterMessage | None] = asyncio.Queue()
         self._end = _End(self._inbox.put_nowait, lambda: self._inbox.put_nowait(None))
 
@@ -144,9 +145,18 @@ class LocalStream:
             self._end.abort()
 
     def _is_given_up(self) -> bool:
-        """Whether something was unread at the last heartbeat, and again is now."""
-        was_behind, self._is_behind = self._is_behind, self._end.is_unread
-        return was_behind and self._is_behind
+        """Whether something is unread now, and was at each heartbeat for as long as they lie apart.
+
+        News of the workers are heartbeats as well: several may come before a busy master has read one.
+        """
+        now = asyncio.get_running_loop().time()
+        if not self._end.is_unread:
+            self._behind_since = None
+            return False
+        if self._behind_since is None:
+            self._behind_since = now
+            return False
+        return now - self._behind_since >= _NEARLY * self.welcome.heartbeat_interval
 
     def __aiter__(self) -> LocalStream:
         return self

@@ -218,7 +218,7 @@ def test_a_master_that_does_not_read_is_given_up() -> None:
 def test_a_master_that_has_not_read_at_two_heartbeats_is_given_up() -> None:
     async def main() -> None:
         ours, theirs = socket.socketpair()
-        theirs.sendall(module._encode(Welcome(1, 10.0)))
+        theirs.sendall(module._encode(Welcome(1, 0.0)))
         stream = await LocalStream.open(ours, hello(), DEADLINE)
         for frozen in (False, False, True):
             if not frozen:
@@ -228,6 +228,23 @@ def test_a_master_that_has_not_read_at_two_heartbeats_is_given_up() -> None:
         with pytest.raises(StreamBrokenError, match="the master of this node reads nothing"):
             await anext(stream)
         assert not stream._end.is_unread
+        theirs.close()
+
+    run(main())
+
+
+def test_a_master_that_has_not_yet_read_what_came_at_once_is_kept() -> None:
+    """News of workers are heartbeats: those of one moment say nothing of it."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.sendall(module._encode(Welcome(1, 10.0)))
+        stream = await LocalStream.open(ours, hello(), DEADLINE)
+        for _ in range(5):
+            stream.send(Heartbeat("i0"))
+        theirs.sendall(module._encode(Waiting(1, "still here")))
+        assert await anext(stream) == Waiting(1, "still here")
+        await stream.close(0.0)
         theirs.close()
 
     run(main())
