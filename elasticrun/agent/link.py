@@ -101,6 +101,9 @@ class Answers(Protocol):
     def ask(self, question: AskNode) -> None:
         """The master asks."""
 
+    async def close(self) -> None:
+        """Answer what waits with what there is."""
+
 
 class Link:
     """Keeps one stream to the master open and tells ``on_event`` what happens to it."""
@@ -163,6 +166,11 @@ class Link:
             self._answers = self._open_answers()
         if self._answers is not None:
             self._answers.ask(question)
+
+    async def end_answers(self) -> None:
+        """Answer what waits, while there is a stream; before ``close``."""
+        if self._answers is not None:
+            await self._answers.close()
 
     async def close(self) -> None:
         """Let the master read what was sent, then hang up."""

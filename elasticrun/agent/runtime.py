@@ -79,9 +79,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Makes a status line for an agent's state, and for what tells the newest step of its workers.
 #: Hears how it ended, and what this node was assigned last.
 OnFinish = Callable[[Finish, Assignment | None], None]
+#: Makes a status line for an agent's state, and for what tells the newest step of its workers.
 OpenFace = Callable[["AgentState", Callable[[], int]], "Face"]
 LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING}
 
@@ -162,7 +162,6 @@ class Agent:
         self._face = open_face(self._machine.state, self._services.step) if open_face is not None else None
         event_log = EventLog(config.event_log_handler, router.stderr.write)
         self._recorder = Recorder(event_log, config, node)
-        self._answers: NodeAnswers | None = None  # made when the first question comes
         self._link = Link(
             host,
             self._machine,
@@ -181,8 +180,7 @@ class Agent:
         from elasticrun.agent.answers import NodeAnswers  # most agents are never asked
 
         kept, watch = self._router.kept, self._services.watch
-        self._answers = NodeAnswers(incarnation, kept, watch, lambda answer: self._link.send(answer))
-        return self._answers
+        return NodeAnswers(incarnation, kept, watch, lambda answer: self._link.send(answer))
 
     async def run(self, inbox: SignalInbox, on_finish: OnFinish | None = None) -> int:
         """Work until the job, or this node's part in it, is over. Returns the exit status.
@@ -342,15 +340,11 @@ class Agent:
         async def report_shutdown() -> None:
             report.say(self._router.stderr.write, self._processes.dirs)
 
-        async def end_answers() -> None:
-            if self._answers is not None:
-                await self._answers.close()
-
         async def leave_master() -> None:
             await self._host.close(report.patience)
 
         for step in (
-            end_answers,
+            self._link.end_answers,
             self._link.close,
             self._processes.close,
             self._end_services,
