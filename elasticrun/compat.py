@@ -25,7 +25,6 @@ _OPTIONS = ("role", "virtual_local_rank", "shutdown_timeout", "event_log_handler
 class Configuration(Protocol):
     """What is used of ``torch.distributed.launcher.api.LaunchConfig``, which fits."""
 
-    min_nodes: int
     max_nodes: int
     nproc_per_node: int
     max_restarts: int

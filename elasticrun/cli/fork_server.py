@@ -35,6 +35,7 @@ from elasticrun.agent.spawner.descriptors import close_files, is_open, open_file
 from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, Preloaded, load_prctl
 from elasticrun.dataclass import prepare
 from elasticrun.errors import ElasticRunError, ExitCode, UsageError
+from elasticrun.worker import warm_imports
 from elasticrun.worker.target import start
 
 if TYPE_CHECKING:
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 #: Descriptors of a request: its text, the outcome, stdin, stdout and stderr, the channel.
 FDS = 6
-_STD = (2, 3, 4)
 _ASK = b"+"
 _WORDS = 4096  # bytes of a message on a channel
 #: What launchers, masters and workers of such a job import, at the top or later.
@@ -65,7 +65,6 @@ _NEEDED = (
     "elasticrun.cli.parse",
     "elasticrun.cli.scrub",
     "elasticrun.rpc.nearby_server",
-    "elasticrun.worker.warm_imports",
 )
 
 
@@ -81,6 +80,7 @@ class ForkServer:
         self._launchers: dict[int, tuple[int, socket.socket]] = {}  # pid -> its pidfd and its channel
         self._selector = selectors.DefaultSelector()
         self._imported: set[str] = set()
+        self._files: dict[str, tuple[int, int]] = {}  # of what was imported, as they were then
 
     def run(self) -> None:
         """Serve; returns once the caller is gone and all launchers are dead."""
@@ -110,15 +110,20 @@ class ForkServer:
         except ConnectionError:
             data, ancillary = b"", []
         fds = array.array("i", b"".join(raw for _, _, raw in ancillary)).tolist()
-        if data != _ASK or len(fds) != FDS:
+        if data != _ASK:
             self._is_over = True
+            return
+        if len(fds) != FDS:  # this process has too many files open: the caller hears that nobody answers
+            for fd in fds:
+                os.close(fd)
             return
         channel = socket.socket(fileno=fds.pop())
         with open(fds[0], "rb", closefd=False) as file:
             file.seek(0)
             request = json.load(file)
         self._import(request["preload"])
-        self._fork(request, fds, channel)
+        is_as_imported = warm_imports.are_as(self._files)  # else a worker imports what was edited by itself
+        self._fork({**request, "preloaded": request["preloaded"] and is_as_imported}, fds, channel)
         for fd in fds:
             os.close(fd)
 
@@ -132,6 +137,7 @@ class ForkServer:
             with contextlib.suppress(Exception, SystemExit):  # a script without a guard may end like this
                 __import__(name)
             self._kept |= _kept_files() - before
+            self._files = {**warm_imports.files(), **self._files}
             _settle()
 
     def _fork(self, request: Mapping[str, Any], fds: list[int], channel: socket.socket) -> None:
@@ -141,6 +147,7 @@ class ForkServer:
             pid = os.fork()
             if pid == 0:
                 _be_launcher(request, fds, self._kept, server)
+            pidfd = _opened(pid)
         except OSError as error:
             _tell(channel, f"problem cannot start a launcher: {error.strerror}")
             channel.close()
@@ -148,7 +155,6 @@ class ForkServer:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _tell(channel, f"pid {pid}")
-        pidfd = os.pidfd_open(pid)
         self._launchers[pid] = pidfd, channel
         self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._ended(pid))
         self._selector.register(channel, selectors.EVENT_READ, lambda: self._told(pid))
@@ -176,6 +182,16 @@ class ForkServer:
             self._selector.unregister(channel)
         _tell(channel, f"ended {os.waitstatus_to_exitcode(status)}")
         channel.close()
+
+
+def _opened(pid: int) -> int:
+    """The pidfd of a child, which is killed if there can be none. Raises OSError."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
 
 
 def _kept_files() -> frozenset[int]:

@@ -164,6 +164,8 @@ def _preloaded(names: Sequence[str] | None) -> Sequence[str]:
     if isinstance(names, str):
         raise UsageError(f"preload={names!r} was given: give a list of names, as [{names!r}]")
     if names is not None:
+        if not all(isinstance(name, str) for name in names):
+            raise UsageError(f"preload={names!r} was given: give the names of modules, as ['torch']")
         return tuple(names)
     return ("torch", "torch.distributed") if "torch" in sys.modules else ()
 

@@ -69,7 +69,7 @@ class Call:
                 "argv": [*map(str, sys.argv)],
                 "answers": answers,
                 "most": most,
-                "bell": ring,
+                "bell": (ring, f"pipe:[{os.fstat(ring).st_ino}]"),
                 "faults": faults,
             }
             with open(self._files[0], "wb", closefd=False) as file:

@@ -50,6 +50,10 @@ def described(faults: object, ranks: int) -> list[dict[str, Any]]:
     if not isinstance(faults, list | tuple) or not all(isinstance(it, Kill | Freeze | Slow) for it in faults):
         raise UsageError(f"faults={faults!r} was given: give a list of Kill, Freeze and Slow")
     for fault in faults:
+        numbers = (fault.rank, fault.at_step, fault.round)
+        factor = fault.factor if isinstance(fault, Slow) else 1
+        if not all(isinstance(it, int) for it in numbers) or not isinstance(factor, int | float):
+            raise UsageError(f"{fault} was given: give numbers, and whole ones for rank, at_step and round")
         if not 0 <= fault.rank < ranks:
             raise UsageError(f"{fault} names no rank of this job: give one from 0 to {ranks - 1}")
     return [{"kind": type(it).__name__, **to_json(it)} for it in faults]

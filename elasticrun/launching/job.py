@@ -104,7 +104,7 @@ class Job:
     @property
     def has_begun(self) -> bool:
         """Whether all of its launchers run, or have run, as far as this process has heard."""
-        return len({*self._pids, *self._ends}) == len(self._outcomes)
+        return len({*self._pids, *self._ends}) == self._size
 
     @property
     def is_over(self) -> bool:
@@ -172,12 +172,18 @@ class Job:
 
     def cancel(self, patience: float = PATIENCE) -> None:
         """Stop the job as SIGTERM stops ``elastic-run``; what still runs after so many seconds is killed."""
+        try:
+            if os.getpid() == self._owner:  # the job is none of a fork's
+                self._stop(patience)
+        finally:
+            self.close()
+
+    def _stop(self, patience: float) -> None:
         for channel in self._channels.values():
             with contextlib.suppress(OSError):  # it has just ended
                 channel.send(str(int(signal.SIGTERM)).encode())
         with contextlib.suppress(TimeoutError):
             self._listen(patience)
-        self.close()
 
     def close(self) -> None:
         """Kill the job if it runs, and let go of what it has left; a handle that is dropped does so."""
@@ -259,7 +265,9 @@ class Job:
     def _results(self) -> list[Result]:
         if self._answers is None:
             self._output.finish()
-            self._answers = {} if self._call is None else self._call.answers()
+            found = {} if self._call is None else self._call.answers()
+            newest = self.rounds - 1  # what is left of a round before is no answer of this one
+            self._answers = {rank: it for rank, it in found.items() if it.round == newest}
             self.close()
         ends = [self._ends[number] for number in sorted(self._ends)]
         failed = [end for end in ends if end.failures] or [end for end in ends if end.status]
@@ -267,8 +275,8 @@ class Job:
             raise _error(failed[0], self._answers)
         if len(ends) < self._size:
             raise JobFailedError("the job was cancelled", ExitCode.JOB_FAILED)
-        answers = self._answers
-        return [Result(rank, answers[rank].value if rank in answers else None) for rank in range(self.ranks)]
+        returned = self.answers()
+        return [Result(rank, returned.get(rank)) for rank in range(self.ranks)]
 
 
 def _end(outcome: int, status: int, problem: str) -> _End:
@@ -304,7 +312,6 @@ def _error(end: _End, answers: Mapping[int, Answer]) -> ElasticRunError:
         others=tuple(each.summary for each in others),
     )
     answer = answers.get(first.rank)
-    # Without a traceback it has not raised: the answer is one of an earlier round.
-    if first.traceback and answer is not None and answer.raised and isinstance(answer.value, BaseException):
+    if answer is not None and answer.raised and isinstance(answer.value, BaseException):
         error.__cause__ = answer.value
     return error

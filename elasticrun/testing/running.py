@@ -90,6 +90,7 @@ class Runner:
             capture = self._config.getoption("capture")
             code = _CODE.format(folder=folder, arguments=arguments, capture=capture)
             os.ftruncate(self._said, 0)
+            os.lseek(self._said, 0, os.SEEK_SET)  # the one before has moved it
             self._server = Server(code, output=self._said)
         return self._server
 

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
-#: The caller's files in memory, without the token behind their names; what the kernel puts before them, and
-#: how it calls a pipe.
-CALL, ANSWER, MEMFD, PIPE = "elasticrun-call-", "elasticrun-answer-", "/memfd:", "pipe:"
+#: The caller's files in memory, without the token behind their names, and what the kernel puts before them.
+CALL, ANSWER, MEMFD = "elasticrun-call-", "elasticrun-answer-", "/memfd:"
 #: Of an answer: the word that says it is whole and of which kind, the round, and how many bytes follow.
 HEADER = struct.Struct("=8sqQ")
 RETURNED, RAISED = b"returned", b"raised\0\0"
 #: The variables of a worker that matter here.
 RANK, ROUND, ERROR_FILE = "RANK", "ELASTICRUN_ROUND", "TORCHELASTIC_ERROR_FILE"
 FAILED = 1  # exit status, as of any script that raises
+SLOW = "Slow"  # the kind of a fault that lasts
 
 
 class Call:
@@ -51,6 +51,9 @@ class Call:
     def __init__(self, place: str) -> None:
         """Raises OSError or ValueError if there is no such call."""
         self._caller, number, self._token = place.split(":")
+        # Now, as the function may change the environment.
+        self.rank, self.round = int(os.environ[RANK]), int(os.environ.get(ROUND, "0"))
+        self._pid = os.getpid()
         with self._open(int(number), MEMFD + CALL + self._token, "rb") as file:
             self.terms: dict[str, Any] = json.loads(file.readline())
             self._pickled = file.read()
@@ -63,20 +66,23 @@ class Call:
         return function, args
 
     def answer(self, kind: bytes, value: object) -> None:
-        """Leave an answer of this worker. ``kind``: ``RETURNED`` or ``RAISED``.
+        """Leave an answer of this worker, unless this is a child of it. ``kind``: ``RETURNED`` or ``RAISED``.
 
         Raises TypeError if it cannot be pickled, ValueError if it is too large.
         """
+        if os.getpid() != self._pid:
+            return
         body = self._pickled_answer(value)
-        number = self.terms["answers"][int(os.environ[RANK])]
+        number = self.terms["answers"][self.rank]
         with self._open(number, MEMFD + ANSWER + self._token, "r+b") as file:
             file.truncate(0)
             file.seek(HEADER.size)
             file.write(body)
             file.seek(0)
-            file.write(HEADER.pack(kind, int(os.environ.get(ROUND, "0")), len(body)))
-        with contextlib.suppress(OSError), self._open(self.terms["bell"], PIPE, "wb") as bell:
-            bell.write(b"!")
+            file.write(HEADER.pack(kind, self.round, len(body)))
+        number, name = self.terms["bell"]
+        with contextlib.suppress(OSError, ValueError), self._open(number, name, "wb") as bell:
+            bell.write(b"!")  # nobody may listen any more
 
     def _pickled_answer(self, value: object) -> bytes:
         import cloudpickle
@@ -99,7 +105,12 @@ class Call:
         path = f"/proc/{self._caller}/fd/{number}"
         if not os.readlink(path).startswith(name):  # in another PID namespace that may be anybody's
             raise ValueError(f"{path} is not {name}")
-        return open(path, mode)
+        file = open(path, mode)  # noqa: SIM115 it is the caller's to close
+        opened = os.readlink(f"/proc/self/fd/{file.fileno()}")
+        if not opened.startswith(name):  # the one of before has just been closed
+            file.close()
+            raise ValueError(f"{path} is {opened}, not {name}")
+        return file
 
 
 def run(place: str) -> int:
@@ -107,7 +118,7 @@ def run(place: str) -> int:
     call = Call(place)
     try:
         function, args = call.load()
-        arm(call.terms["faults"])
+        arm(call)
         value = function(*args)
         call.answer(RETURNED, value)
     except Exception as error:  # noqa: BLE001 the caller is told, and shows it
@@ -116,10 +127,10 @@ def run(place: str) -> int:
     return int(getattr(value, "exit_status", 0))
 
 
-def arm(faults: Sequence[Mapping[str, Any]]) -> None:
+def arm(call: Call) -> None:
     """Have the faults of this rank and round come with its steps."""
-    me, now = int(os.environ[RANK]), int(os.environ.get(ROUND, "0"))
-    mine = [each for each in faults if (each["rank"], each["round"]) == (me, now)]
+    here = (call.rank, call.round)
+    mine = [each for each in call.terms["faults"] if (each["rank"], each["round"]) == here]
     if not mine:
         return
     library: Any = sys.modules.get("elasticrun.worker.reporter")
@@ -131,18 +142,19 @@ def arm(faults: Sequence[Mapping[str, Any]]) -> None:
 
 
 def with_faults(
-    report: Callable[..., None], faults: Sequence[Mapping[str, Any]], reporter: Any
+    report: Callable[..., None], faults: list[Mapping[str, Any]], reporter: Any
 ) -> Callable[..., None]:
-    """A report of a step, and the faults that follow it."""
+    """A report of a step, and the faults that follow it. ``faults``: shared, as most come but once."""
     last = time.monotonic()
 
     def wrapper(*args: Any, **kwargs: Any) -> None:
         nonlocal last
         report(*args, **kwargs)
         lasted = time.monotonic() - last
-        for each in faults:
-            if reporter._step >= each["at_step"]:
-                bring(each, lasted)
+        for each in [each for each in faults if reporter._step >= each["at_step"]]:
+            if each["kind"] != SLOW:
+                faults.remove(each)
+            bring(each, lasted)
         last = time.monotonic()
 
     return wrapper
@@ -150,7 +162,7 @@ def with_faults(
 
 def bring(fault: Mapping[str, Any], lasted: float) -> None:
     """Bring about a fault of this process. ``lasted``: seconds of its last step."""
-    if fault["kind"] == "Slow":
+    if fault["kind"] == SLOW:
         threading.Event().wait(max(0.0, (fault["factor"] - 1) * lasted))  # that is the fault
         return
     os.kill(os.getpid(), signal.SIGKILL if fault["kind"] == "Kill" else signal.SIGSTOP)
@@ -211,6 +223,7 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> None:
         hooks.adopt()
     imports: Any = sys.modules.get("elasticrun.worker.warm_imports")
     if imports is not None:
+        imports.begin_anew()
         imports.draw_again(sys.modules.get)
     torch: Any = sys.modules.get("torch")
     threads = env.get("OMP_NUM_THREADS", "")
@@ -227,7 +240,7 @@ def status_of(error: SystemExit) -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """End this process as the interpreter ends, and nothing of those that it was forked from."""
+    """End this process as the interpreter ends: what has asked to be called then is, in the parent, too."""
     import atexit
 
     for step in (

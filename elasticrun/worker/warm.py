@@ -36,7 +36,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -338,9 +337,7 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
     reopen(sys.__stdout__, 1)
     reopen(sys.__stderr__, 2)
     origin.watch.begin(reopen_input(sys.__stdin__))
-    for name in [name for name, finder in sys.path_importer_cache.items() if finder is None]:
-        del sys.path_importer_cache[name]  # that folder may be there by now
-    getattr(threading.main_thread(), "_set_native_id", int)()  # it is the parent's before Python 3.13
+    imports.begin_anew()
     imports.draw_again(origin.watch.find)
 
 

@@ -206,6 +206,13 @@ def take_output(libc: Any) -> list[bytes]:
     return [os.pread(number, os.fstat(number).st_size, 0) for number in (1, 2)]
 
 
+def begin_anew() -> None:
+    """Forget, in each worker, what was true of the parent, or at the time of its imports."""
+    for name in [name for name, finder in sys.path_importer_cache.items() if finder is None]:
+        del sys.path_importer_cache[name]  # that folder may be there by now
+    getattr(threading.main_thread(), "_set_native_id", int)()  # it is the parent's before Python 3.13
+
+
 def draw_again(find: Callable[[str], Any]) -> None:
     """Draw again, in each worker, what libraries draw at random when they are loaded.
 

@@ -25,7 +25,7 @@ from elasticrun.core.protocol.status import JobPhase
 from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
 from elasticrun.launching import api
 from elasticrun.launching.server import Server
-from tests.support.processes import DEADLINE, nobody_left, wait_end
+from tests.support.processes import DEADLINE, is_alive, nobody_left, wait_end
 
 
 def values(results: list[elasticrun.Result]) -> list[Any]:
@@ -61,6 +61,60 @@ def test_the_newest_round_of_a_restarted_rank_answers() -> None:
         return os.environ["TORCHELASTIC_RESTART_COUNT"]
 
     assert values(elasticrun.launch(fail_once, nproc=1, max_restarts=1)) == ["1"]
+
+
+def test_what_an_earlier_round_has_left_is_no_answer() -> None:
+    def end() -> None:
+        if os.environ["ELASTICRUN_ROUND"] == "0":
+            raise LookupError("of round 0")
+        sys.exit(0)
+
+    assert values(elasticrun.launch(end, nproc=1, max_restarts=1)) == [None]
+
+
+def test_a_function_may_change_its_environment_and_fork() -> None:
+    def change() -> str:
+        rank = os.environ["RANK"]
+        os.environ.clear()
+        if os.fork() == 0:
+            return "from a child"
+        os.wait()
+        return rank
+
+    assert values(elasticrun.launch(change)) == ["0", "1"]
+
+
+def test_what_was_edited_after_its_import_is_imported_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "a_module_that_is_edited.py"
+    module.write_text("VALUE = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+    def value() -> int:
+        import a_module_that_is_edited  # type: ignore[import-not-found]
+
+        return int(a_module_that_is_edited.VALUE)
+
+    server = Server()
+    for text, found in (("VALUE = 1", 1), ("VALUE = 1", 1), ("VALUE = 22", 22)):
+        module.write_text(text) if text != module.read_text() else None
+        job = elasticrun.start(value, nproc=1, preload=[module.stem], server=server)
+        assert values(job.wait()) == [found]
+    server.close()
+
+
+def test_a_fork_of_the_caller_does_not_end_its_job(tmp_path: Path) -> None:
+    with elasticrun.start(sleeper(tmp_path)) as job:
+        found = pids(tmp_path)
+        child = os.fork()
+        if child == 0:
+            job.cancel()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert all(is_alive(pid) for pid in found)
+        assert not job.is_over
 
 
 def test_classes_of_the_caller_come_back_as_its_own() -> None:

@@ -164,19 +164,24 @@ def imported(name: str, module: "ModuleType") -> None:
         return
 
 
+def take_page(here: str) -> "set[str]":
+    """Take the page out of the environment, and this directory off the path; the modules to wait for."""
+    global page
+    page = os.environ.pop(VARIABLE, "")
+    restore(here, page.endswith(":set"))
+    return set(WANTED) if page.count(":") else set()
+
+
 def adopt() -> None:
     """Be a worker, as ``os.environ`` says, in a fork of a process that has loaded this without ``start``."""
-    global page, pid
+    global pid
     pid = os.getpid()
     here = os.path.dirname(__file__)  # noqa: PTH120 pathlib takes milliseconds
-    if is_injected(here):
-        page = os.environ.pop(VARIABLE, "")
-        restore(here, page.endswith(":set"))
-        if page.count(":"):
-            hear_of_imports(set(WANTED))
-            reporter = load_reporter().current()
-            if reporter is not None:
-                reporter.claim()  # it can show where it stands, though it may never use torch
+    if is_injected(here) and (wanted := take_page(here)):
+        hear_of_imports(wanted)
+        reporter = load_reporter().current()
+        if reporter is not None:
+            reporter.claim()  # it can show where it stands, though it may never use torch
 
 
 def hear_of_imports(wanted: "set[str]") -> None:
@@ -225,7 +230,6 @@ def start() -> None:
     If there is none, its ImportError passes through us to ``site``, which ignores it: then there is no module
     of that name afterwards, as there would be none without us.
     """
-    global page
     here = os.path.dirname(__file__)  # noqa: PTH120 pathlib takes milliseconds
     terms = os.environ.pop(WARM, "")
     is_another = be_warm_parent(here, terms) if terms else False
@@ -233,11 +237,8 @@ def start() -> None:
     module = sys.modules.pop(name)
     wanted: set[str] = set()
     if is_injected(here):  # else it is a warm parent's worker that has nothing to report
-        page = os.environ.pop(VARIABLE, "")
-        restore(here, page.endswith(":set"))
+        wanted = take_page(here)
         sys.modules[NAME] = module
-        if page.count(":"):
-            wanted.update(WANTED)
     hear_of_imports(wanted)
     try:
         __import__(name)
