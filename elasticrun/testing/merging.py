@@ -7,8 +7,17 @@ shown in the order in which they came, each with its rank in front.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import StringIO
 
 import pytest
+from _pytest._code.code import (
+    ExceptionRepr,
+    ReprEntryNative,
+    ReprExceptionInfo,
+    ReprFileLocation,
+    ReprTraceback,
+)
+from _pytest._io import TerminalWriter
 
 PHASES = ("setup", "call", "teardown")
 _ERROR = "E   "  # what pytest puts in front of the lines that say what is wrong
@@ -39,19 +48,35 @@ def _merged(found: Mapping[int, pytest.TestReport], order: Sequence[int]) -> pyt
         if text
     ]
     if failed:
-        report.longrepr = "\n\n".join(_told(rank, each) for rank, each in failed.items())
+        text = "\n\n".join(_told(rank, each) for rank, each in failed.items())
+        report.longrepr = as_failure(text, report)
     return report
+
+
+def as_failure(text: str, report: pytest.TestReport) -> ExceptionRepr:
+    """What is shown of a failure: pytest's summary has only its first line, in a CI's log as well."""
+    path, line, _ = report.location
+    place = ReprFileLocation(path, (line or 0) + 1, text.split("\n")[0])
+    entry = ReprEntryNative([f"{text}\n"])
+    return ReprExceptionInfo(ReprTraceback([entry], extraline=None, style="native"), place)
 
 
 def _told(rank: int, report: pytest.TestReport) -> str:
     """What is shown of a rank's failure: the first line is all that pytest's summary has room for."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    lines = report.longreprtext.split("\n")
+    lines = _text(report).split("\n")
     headline = lines.pop(0) if crash is None else crash.message.split("\n")[0]
     marked = (
         f"{_ERROR}[rank {rank}] {line[len(_ERROR) :].lstrip()}" if _is_error(line) else line for line in lines
     )
     return "\n".join((f"[rank {rank}] {headline}".rstrip(), "", *marked))
+
+
+def _text(report: pytest.TestReport) -> str:
+    """What pytest would show, with the first line as far to the right as the others."""
+    shown = StringIO()
+    report.toterminal(TerminalWriter(shown))
+    return shown.getvalue().strip("\n")
 
 
 def _is_error(line: str) -> bool:

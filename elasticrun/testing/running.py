@@ -15,7 +15,7 @@ from elasticrun.launching.call import read_all
 from elasticrun.launching.job import Job
 from elasticrun.launching.server import Server
 from elasticrun.testing.counting import settings
-from elasticrun.testing.merging import merge
+from elasticrun.testing.merging import as_failure, merge
 from elasticrun.testing.ranks import RankReports, run_test, temporary
 
 #: Seconds that the other ranks have to end, or to fail by themselves, once one has failed.
@@ -216,11 +216,12 @@ def _with_problem(
     """The reports of a test that has failed for this reason, too: it counts as one failure."""
     failed = [report for report in reports if report.failed]
     if failed:
-        failed[0].longrepr = f"{failed[0].longreprtext}\n\n{text}"
+        failed[0].longrepr = as_failure(f"{failed[0].longreprtext}\n\n{text}", failed[0])
         return [*reports]
     now = time.time()
     own = pytest.TestReport(
         item.nodeid, item.location, {}, "failed", text, "call", start=began, stop=now, duration=now - began
     )
+    own.longrepr = as_failure(text, own)
     own.sections = [section for report in reports for section in report.sections]
     return [own]

@@ -110,8 +110,11 @@ def test_failures_are_shown_with_their_ranks(pytester: pytest.Pytester) -> None:
     assert "OSError: no fixture" in out
 
 
-def test_who_does_not_end_is_stopped_and_its_place_is_shown(pytester: pytest.Pytester) -> None:
+def test_who_does_not_end_is_stopped_and_its_place_is_shown(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those that wait for a failed rank, those that never end, and those that are killed."""
+    monkeypatch.setenv("CI", "true")  # pytest's summary has the whole of a message there
     result = run(
         pytester,
         """
