@@ -787,16 +787,18 @@ class Rejected(_message.Message):
     def __init__(self, code: _Optional[_Union[RejectCode, str]] = ..., message: _Optional[str] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class StartRound(_message.Message):
-    __slots__ = ("epoch", "sequence", "assignment", "reason")
+    __slots__ = ("epoch", "sequence", "assignment", "reason", "after")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     sequence: int
     assignment: Assignment
     reason: str
-    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    after: str
+    def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., reason: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("round", "group_rank", "group_world_size", "first_rank", "world_size", "role_first_rank", "role_world_size", "store_address", "store_port", "restart_count", "max_restarts", "proposal", "tasks", "cluster", "tag", "store_hosted", "restore")

@@ -189,8 +189,10 @@ def test_a_failure_stops_everybody_and_the_next_round_starts_when_the_last_one_h
     job.report("a", READY, 0)
     assert job.phase() == JobPhase.STOPPING
     job.report("c", READY, 0)
-    start = job.told("a", StartRound)[0].assignment
+    told = job.told("a", StartRound)[0]
+    start = told.assignment
     assert (start.round, start.restart_count, start.max_restarts) == (1, 1, 2)
+    assert told.after == failure("b", rank=1).summary
     assert job.machine.state.previous == ("a", "b", "c")
 
 

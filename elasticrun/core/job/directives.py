@@ -31,7 +31,8 @@ def directive(job: JobState, node: Node, sequence: int) -> MasterMessage | None:
         return StartProbe(*stamp, number, groups, slots, timeout, probe_secret(job.key, number))
     if name in job.current.pending:
         if job.phase is JobPhase.RUNNING or name in job.current.serving:
-            return StartRound(*stamp, job.current.assignments[name], job.current.start_reason)
+            current = job.current
+            return StartRound(*stamp, current.assignments[name], current.start_reason, current.after)
         return StopRound(*stamp, job.round, job.current.stop_reason, _drains(job.current, name))
     if job.newest < 0:
         return None

@@ -191,7 +191,14 @@ class Formation:
         )
         if tasks is not None:
             assignments = self._clusters.assign(assignments, tasks)
-        state.current = Round(assignments, set(order), start_reason=reason, started_at=state.now, tasks=tasks)
+        state.current = Round(
+            assignments,
+            set(order),
+            start_reason=reason,
+            after=state.current.cause,
+            started_at=state.now,
+            tasks=tasks,
+        )
         state.previous, state.fit.lead = tuple(order), first.info
         for name in order:
             state.candidates.remove(nodes[name])

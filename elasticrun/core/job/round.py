@@ -47,6 +47,8 @@ class Round:
     silences: Silences = field(default_factory=Silences)  # of members whose workers make no steps
     silence: str = ""  # why a silence of all members is not acted upon, as told last
     start_reason: str = ""
+    after: str = ""  # why the round before this one has stopped
+    cause: str = ""  # why this one has stopped, once it has
     started_at: float = 0.0  # seconds of the master's clock
     lasted: float = 0.0  # seconds until it was told to stop
     stop: tuple[StopCause, str] | None = None

@@ -147,6 +147,7 @@ class Rounds:
     def _name_cause(self, failures: tuple[Failure, ...]) -> str:
         """Why the round stopped. If users were told another failure first, tell them the cause."""
         told, reason = self._state.current.stop_reason, self._state.current.settle(failures)
+        self._state.current.cause = reason
         if reason != told:
             self._outbox.tell_all([f"the cause of the stop was: {reason}"])
         return reason

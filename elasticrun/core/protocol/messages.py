@@ -293,6 +293,7 @@ class StartRound:
     sequence: Counted
     assignment: Assignment
     reason: Text
+    after: Text = ""  # why the round before it has stopped; "": there was none
 
 
 @dataclass(frozen=True, slots=True)
