@@ -14,7 +14,7 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from elasticrun import __version__
 from elasticrun.agent.events import EventLog
@@ -62,10 +62,10 @@ from elasticrun.core.agent.machine import AgentMachine
 from elasticrun.core.protocol.messages import (
     AgentMessage,
     AgentPhase,
-    Assignment,
     Leave,
     NodeInfo,
     Report,
+    StartRound,
     Waiting,
 )
 from elasticrun.errors import ExitCode
@@ -79,10 +79,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Hears how it ended, and what this node was assigned last.
-OnFinish = Callable[[Finish, Assignment | None], None]
 #: Makes a status line for an agent's state, and for what tells the newest step of its workers.
 OpenFace = Callable[["AgentState", Callable[[], int]], "Face"]
+
+
+class Witness(Protocol):
+    """Hears of an agent what a launch from Python tells its caller."""
+
+    def started(self, start: StartRound) -> None:
+        """A round starts, as the master says; it may say so more than once."""
+
+    def finished(self, finish: Finish) -> None:
+        """How it ended, before anything is closed."""
+
+
 LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING}
 
 
@@ -129,6 +139,7 @@ class Agent:
         show_checkup: ShowCheckup | None = None,
         open_face: OpenFace | None = None,
         observer: ObserverHost | None = None,
+        witness: Witness | None = None,
     ) -> None:
         """``open_face``: makes the status line of a terminal; None: there is none."""
         self._config = config
@@ -136,6 +147,7 @@ class Agent:
         self._router = router
         self._show_checkup = show_checkup
         self._observer = observer
+        self._witness = witness
         self._loop = asyncio.get_running_loop()
         self._clock = MonotonicClock()
         self._began = self._clock.now()
@@ -182,11 +194,8 @@ class Agent:
         kept, watch = self._router.kept, self._services.watch
         return NodeAnswers(incarnation, kept, watch, lambda answer: self._link.send(answer))
 
-    async def run(self, inbox: SignalInbox, on_finish: OnFinish | None = None) -> int:
-        """Work until the job, or this node's part in it, is over. Returns the exit status.
-
-        ``on_finish``: hears how it ended, before anything is closed.
-        """
+    async def run(self, inbox: SignalInbox) -> int:
+        """Work until the job, or this node's part in it, is over. Returns the exit status."""
         self._loop.set_exception_handler(self._on_bug)
         inbox.attach(self._on_signal)
         # A guess until the spawner reports; posted before any wait, as it must precede that report.
@@ -197,9 +206,9 @@ class Agent:
         if self._observer is not None:
             self._observer.start(self._tell_url)
         finish = await self._finished
-        if on_finish is not None:
-            on_finish(finish, self._machine.state.assignment)
-        await self._close(finish, is_told=on_finish is not None)
+        if self._witness is not None:
+            self._witness.finished(finish)
+        await self._close(finish, is_told=self._witness is not None)
         if self._observer is not None:
             await self._observer.close()
         inbox.detach()
@@ -225,8 +234,11 @@ class Agent:
         try:
             while self._events:
                 event = self._events.popleft()
-                if isinstance(event, Directed) and isinstance(event.message, Waiting):
-                    waiting = event.message.text
+                match event:
+                    case Directed(Waiting(text=text)):
+                        waiting = text
+                    case Directed(StartRound() as start) if self._witness is not None:
+                        self._witness.started(start)
                 for effect in self._machine.handle(event, self._clock.now()):
                     self._carry_out_or_break(effect)
         finally:

@@ -36,15 +36,15 @@ from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, Preloaded, load_prct
 from elasticrun.dataclass import prepare
 from elasticrun.errors import ElasticRunError, ExitCode, UsageError
 from elasticrun.worker import warm_imports
-from elasticrun.worker.target import start
+from elasticrun.worker.target import LAUNCHER, start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import NoReturn
+    from typing import BinaryIO, NoReturn
 
-    from elasticrun.agent.runtime import OnFinish
+    from elasticrun.agent.runtime import Witness
     from elasticrun.core.agent.events import Finish
-    from elasticrun.core.protocol.messages import Assignment
+    from elasticrun.core.protocol.messages import StartRound
 
 #: Descriptors of a request: its text, the outcome, stdin, stdout and stderr, the channel.
 FDS = 6
@@ -286,31 +286,47 @@ def _launch(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], se
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.environ.clear()
-    os.environ.update(request["env"])
-
-    def tell(**words: Any) -> None:
-        outcome.write(json.dumps(words).encode() + b"\n")
-        outcome.flush()
-
-    def finished(finish: Finish, last: Assignment | None) -> None:
-        from elasticrun.rpc.records import to_json
-
-        tell(
-            status=int(finish.exit_status),
-            reason=finish.reason,
-            failures=[to_json(each) for each in finish.failures],
-            rounds=0 if last is None else last.round + 1,
-            restarts=0 if last is None else last.restart_count,
-        )
-
+    os.environ.update({**request["env"], LAUNCHER: str(os.getpid())})
+    told = Outcome(outcome)
     try:
-        return _run(request, Preloaded(start, kept), finished)
+        return _run(request, Preloaded(start, kept), told)
     except ElasticRunError as error:
-        tell(status=int(error.exit_code), reason=str(error), failures=[])
+        told.failed(error)
         return error.exit_code
 
 
-def _run(request: Mapping[str, Any], preloaded: Preloaded, finished: OnFinish) -> int:
+class Outcome:
+    """What a launcher tells its caller: a line for each round, as it starts, and one for the end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def started(self, start: StartRound) -> None:
+        """Tell of a round, and why there is one."""
+        given = start.assignment
+        why = "; ".join(filter(None, (start.after, start.reason)))
+        self._tell(round=given.round, world_size=given.world_size, restarts=given.restart_count, why=why)
+
+    def finished(self, finish: Finish) -> None:
+        """Tell of the end."""
+        from elasticrun.rpc.records import to_json
+
+        self._tell(
+            status=int(finish.exit_status),
+            reason=finish.reason,
+            failures=[to_json(each) for each in finish.failures],
+        )
+
+    def failed(self, error: ElasticRunError) -> None:
+        """Tell why there is no end to tell of."""
+        self._tell(status=int(error.exit_code), reason=str(error), failures=[])
+
+    def _tell(self, **words: Any) -> None:
+        self._file.write(json.dumps(words).encode() + b"\n")
+        self._file.flush()
+
+
+def _run(request: Mapping[str, Any], preloaded: Preloaded, witness: Witness) -> int:
     from elasticrun.cli.keywords import command_line
     from elasticrun.cli.main import launch
     from elasticrun.cli.parse import parse_command_line
@@ -325,6 +341,6 @@ def _run(request: Mapping[str, Any], preloaded: Preloaded, finished: OnFinish) -
     argv = [*request["place"], *command_line(request["options"]), *request["command"]]
     config = parse_command_line(argv, take_environment())
     if not request["preloaded"]:
-        return launch(config, argv, on_finish=finished)
+        return launch(config, argv, witness=witness)
     config = replace(config, workers=replace(config.workers, preloaded=True))
-    return launch(config, argv, preloaded=preloaded, on_finish=finished)
+    return launch(config, argv, preloaded=preloaded, witness=witness)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from elasticrun.agent.logs.router import LogRouter
     from elasticrun.agent.master_host.hosting import MasterHost
     from elasticrun.agent.observer_host import ObserverHost
-    from elasticrun.agent.runtime import OnFinish, OpenFace
+    from elasticrun.agent.runtime import OpenFace, Witness
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import SpawnerHandle
     from elasticrun.agent.spawner.exec import Preloaded
@@ -120,11 +120,11 @@ def launch(
     arguments: Sequence[str],
     observer: ObserverHost | None = None,
     preloaded: Preloaded | None = None,
-    on_finish: OnFinish | None = None,
+    witness: Witness | None = None,
 ) -> int:
     """Start the processes, then run this agent's loop; returns the exit status.
 
-    ``preloaded``: how workers start in a fork, without an exec. ``on_finish``: hears how it ended.
+    ``preloaded``: how workers start in a fork, without an exec.
     """
     from elasticrun.agent.signals import SignalInbox
     from elasticrun.agent.spawner.client import fork_spawner
@@ -151,7 +151,7 @@ def launch(
 
         # Python's development mode is meant for the workers; asyncio's debug mode has its own variable.
         debug = bool(os.environ.get("PYTHONASYNCIODEBUG"))
-        status = asyncio.run(_run(config, cpus, inbox, spawner, host, observer, on_finish), debug=debug)
+        status = asyncio.run(_run(config, cpus, inbox, spawner, host, observer, witness), debug=debug)
         gc.freeze()  # spares the collections at the interpreter's end, 30 ms
         return status
     except BaseException:
@@ -170,7 +170,7 @@ async def _run(
     spawner: SpawnerHandle,
     host: MasterHost,
     observer: ObserverHost | None,
-    on_finish: OnFinish | None,
+    witness: Witness | None,
 ) -> int:
     import logging
 
@@ -187,8 +187,8 @@ async def _run(
         tell_how_to_ask(config, router.stderr)
     show = functools.partial(show_checkup, router.stdout)
     face = _open_face(config, router)
-    agent = Agent(config, node, spawner, host, router, cpus, show, face, observer)
-    return await agent.run(inbox, on_finish)
+    agent = Agent(config, node, spawner, host, router, cpus, show, face, observer, witness)
+    return await agent.run(inbox)
 
 
 def _open_face(config: LaunchConfig, router: LogRouter) -> OpenFace | None:

@@ -11,16 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.launching.call import PROGRAM, Call
-from elasticrun.launching.faults import Fault, described
+from elasticrun.launching.faults import Fault, Partition, checked, count_joins
 from elasticrun.launching.job import Job, Result
+from elasticrun.launching.node_faults import Plan
+from elasticrun.launching.relay import Relay
 from elasticrun.launching.server import Server
 
 #: Bytes of what a function may return.
 MAX_RESULT_BYTES = 64 << 20
 #: Workers for each core that may be started without ``oversubscribe``; and as many at any rate.
 WORKERS_PER_CORE, FEW = 4, 16
+#: Seconds within which all nodes are there: none of them begins with fewer.
+FORMATION = 60.0
 #: What workers of any job have in their environment, and what settles their threads.
 _WORKER, _THREADS = "ELASTICRUN_ROUND", "OMP_NUM_THREADS"
 _LOOPBACK = "127.0.0.1"
@@ -72,6 +77,7 @@ def start(
     nproc: int = 2,
     nodes: int = 1,
     max_restarts: int = 0,
+    min_nodes: int | None = None,
     env: Mapping[str, str] | None = None,
     preload: Sequence[str] | None = None,
     oversubscribe: bool = False,
@@ -83,6 +89,7 @@ def start(
     """As ``launch``, but return at once, with a handle of the job; use it in a ``with`` block.
 
     Args:
+        min_nodes: The fewest nodes with which the job goes on; None: it needs all.
         env: Variables of the workers, in addition to those of this process.
         preload: Modules that workers find imported; by default torch, if this process has it. They are
             imported once, in another process, and what they read from the environment then stays.
@@ -92,35 +99,63 @@ def start(
         server: What forks the launchers; by default one for all jobs of this process.
         target, args, nproc, nodes, max_restarts, options: As for ``launch``.
     """
-    _check(target, nproc=nproc, nodes=nodes, max_result_bytes=max_result_bytes)
-    _check_room(nproc, nodes, oversubscribe)
+    fewest = nodes if min_nodes is None else min_nodes
+    _check(target, nproc=nproc, nodes=nodes, min_nodes=fewest, max_result_bytes=max_result_bytes)
+    if fewest > nodes:
+        raise UsageError(f"min_nodes={fewest} was given, but nodes={nodes}: give at most as many")
+    known = checked(faults, nproc, nodes, fewest)
+    size = _Size(nproc, nodes, fewest, count_joins(known))
+    _check_room(nproc, size.most, oversubscribe)
     common = {
         "env": _environment(env or {}, nproc),
         "cwd": _directory(),
         "preload": _preloaded(preload) if callable(target) else (),
-    }
-    call = command = None
-    if callable(target):
-        call = Call(target, args, nproc * nodes, max_result_bytes, described(faults, nproc * nodes))
-        command = [PROGRAM, call.place]
-    else:
-        if faults:
-            raise UsageError("faults were given for a script: they befall functions only")
-        command = [os.fspath(target), *map(str, args)]
-    request = {
-        **common,
-        "preloaded": call is not None,
         "options": {"max_restarts": max_restarts, **{name: _said(it) for name, it in options.items()}},
-        "command": command,
     }
-    try:
-        places = _places(nodes, nproc, "health_check" in options)
-        return Job(
-            server or _server(), [{**request, "place": place} for place in places], call, nproc * nodes
+    if callable(target):
+        call = Call(target, args, nproc * size.most, max_result_bytes, known)
+        return _start(
+            {**common, "preloaded": True, "command": [PROGRAM, call.place]}, size, call, known, server
         )
+    if faults:
+        raise UsageError("faults were given for a script: they befall functions only")
+    command = [os.fspath(target), *map(str, args)]
+    return _start({**common, "preloaded": False, "command": command}, size, None, (), server)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    nproc: int
+    nodes: int  # at first
+    fewest: int  # nodes
+    joins: int
+
+    @property
+    def most(self) -> int:
+        """Nodes."""
+        return self.nodes + self.joins
+
+
+def _start(
+    request: Mapping[str, Any], size: _Size, call: Call | None, faults: Sequence[Fault], server: Server | None
+) -> Job:
+    """Start the launchers, which differ in their places only; ``call`` is closed if that fails."""
+    relays: dict[int, Relay] = {}
+    try:
+        port = _free_port()
+        if any(isinstance(it, Partition) for it in faults):
+            relays.update((number, Relay(port)) for number in range(1, size.most))
+        places = _places(size, port, relays, request["options"])
+        requests = [{**request, "place": place} for place in places]
+        first, later = requests[: size.nodes], requests[size.nodes :]
+        limits = (size.fewest, size.nodes)
+        plan = Plan(first, size.nproc * size.nodes, later, limits, faults, relays)
+        return Job(server or _server(), plan, call)
     except BaseException:
         if call is not None:
             call.close()
+        for relay in relays.values():
+            relay.close()
         raise
 
 
@@ -184,23 +219,43 @@ def _said(value: object) -> object:
     return value if value is None or isinstance(value, int | float) else str(value)
 
 
-def _places(nodes: int, nproc: int, has_check: bool) -> list[list[str]]:
-    """The options of each node's launcher that say how many there are, and where the others are."""
-    size = f"--nproc-per-node={nproc}"
-    if nodes == 1:
-        return [["--standalone", size]]
+def _places(
+    size: _Size, port: int, relays: Mapping[int, Relay], options: dict[str, object]
+) -> list[list[str]]:
+    """The options of each node's launcher that say how many there are, and where the master is.
+
+    What is said of these in ``options`` is taken out of it.
+    """
+    own = f"--nproc-per-node={size.nproc}"
+    if size.most == 1:
+        return [["--standalone", own]]
+    # A job of one node would not listen to others, so one that grows has room for them from the start.
+    first, wait = (size.most, 0.0) if size.nodes == 1 else (size.nodes, FORMATION)
+    shared = [
+        own,
+        "--rdzv-backend=c10d",
+        f"--rdzv-id=launch-{os.getpid()}-{port}",
+        *([] if "health_check" in options else ["--health-check=off"]),  # they are one host
+        *([] if "last_call_timeout" in options else [f"--last-call-timeout={wait:g}"]),
+    ]
+    conf = f"{given}," if (given := options.pop("rdzv_conf", None)) else ""
+    return [
+        [
+            *shared,
+            f"--nnodes={size.fewest}:{max(first, number + 1)}",  # of nodes that join later: as it is by then
+            f"--node-rank={number}",
+            f"--rdzv-conf={conf}is_host={number == 0}",  # node 0 has the master, whoever is quicker
+            f"--rdzv-endpoint={_LOOPBACK}:{relays[number].port if number in relays else port}",
+        ]
+        for number in range(size.most)
+    ]
+
+
+def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_LOOPBACK, 0))
-        port = probe.getsockname()[1]
-    shared = [
-        size,
-        f"--nnodes={nodes}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={_LOOPBACK}:{port}",
-        f"--rdzv-id=launch-{os.getpid()}-{port}",
-        *([] if has_check else ["--health-check=off"]),  # they are one host
-    ]
-    return [[*shared, f"--node-rank={number}"] for number in range(nodes)]
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _server() -> Server:

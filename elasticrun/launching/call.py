@@ -16,10 +16,12 @@ from typing import Any
 
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
+from elasticrun.launching.faults import Fault, described, is_brought_by_caller
 from elasticrun.worker import target
 
 #: The program that workers run.
 PROGRAM = target.__file__
+_RINGS = 256  # taken at once
 
 Target = Callable[..., object]
 Dumps = Callable[[object], bytes]
@@ -34,6 +36,15 @@ class Answer:
     value: Any  # of a raised exception: itself, or None if it is no pickle
 
 
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A rank has met a fault that its caller brings about."""
+
+    fault: int  # its place in the list of all
+    launcher: int  # its pid, as the rank says
+    worker: int  # the rank's
+
+
 class Call:
     """A function with its arguments, pickled, and room for the ranks' answers. To be closed."""
 
@@ -43,9 +54,9 @@ class Call:
         args: Sequence[object],
         ranks: int,
         most: int,
-        faults: Sequence[Mapping[str, Any]] = (),
+        faults: Sequence[Fault] = (),
     ) -> None:
-        """``ranks``: how many answers there may be; ``most``: bytes of one; ``faults``: of workers.
+        """``ranks``: how many answers there may be; ``most``: bytes of one.
 
         Raises UsageError if the function, or an argument, cannot be pickled.
         """
@@ -53,8 +64,9 @@ class Call:
         self._token = os.urandom(8).hex()  # no other call has it
         self._files: list[int] = []
         self._left: list[bytes] = []  # what answers were in the files, if these are closed
-        self._bells: list[int] = []
-        #: A pipe that can be read once another rank has answered; what it holds means nothing.
+        self._pipes: list[int] = []
+        self._echoes: dict[int, int] = {}  # what ranks wait for that have met a fault, by the fault
+        #: A pipe that can be read once another rank has answered, or has met a fault.
         self.bell = -1
         try:
             self._files.append(os.memfd_create(target.CALL + self._token, os.MFD_CLOEXEC))
@@ -63,20 +75,29 @@ class Call:
             ]
             answers = self._files[1:]
             self.bell, ring = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            self._bells = [self.bell, ring]
+            self._pipes = [self.bell, ring]
             terms = {
                 "path": import_path(),
                 "argv": [*map(str, sys.argv)],
                 "answers": answers,
                 "most": most,
-                "bell": (ring, f"pipe:[{os.fstat(ring).st_ino}]"),
-                "faults": faults,
+                "bell": _named(ring),
+                "faults": [self._told(number, each) for number, each in enumerate(faults)],
             }
             with open(self._files[0], "wb", closefd=False) as file:
                 file.write(json.dumps(terms).encode() + b"\n" + pickled)
         except BaseException:
             self.close()
             raise
+
+    def _told(self, number: int, fault: Fault) -> dict[str, Any]:
+        """A fault as workers are told of it."""
+        told = {**described(fault), "number": number}
+        if not is_brought_by_caller(fault):
+            return told
+        echo, self._echoes[number] = os.pipe2(os.O_CLOEXEC)
+        self._pipes += [echo, self._echoes[number]]
+        return {**told, "echo": _named(echo)}
 
     @property
     def place(self) -> str:
@@ -92,13 +113,30 @@ class Call:
         found = ((rank, _read(each)) for rank, each in enumerate(data))
         return {rank: answer for rank, answer in found if answer is not None}
 
+    def rings(self) -> list[Ring]:
+        """Empty the bell: the faults that ranks have met since then, as they say."""
+        size = target.BELL.size
+        words = os.read(self.bell, size * _RINGS)
+        found = (Ring(*each) for each in target.BELL.iter_unpack(words[: len(words) // size * size]))
+        return [ring for ring in found if ring.fault != target.ANSWERED]
+
+    def echo(self, fault: int) -> None:
+        """Let the rank go on that has met this fault."""
+        if self._pipes:
+            os.write(self._echoes[fault], b"!")
+
     def close(self, keeps: bool = False) -> None:
         """Let go of the files. ``keeps``: of these, not of the answers."""
         if keeps:
             self._left = self._left or [read_all(fd) for fd in self._files[1:]]
-        for files in (self._files, self._bells):
+        for files in (self._files, self._pipes):
             while files:
                 os.close(files.pop())
+
+
+def _named(pipe: int) -> tuple[int, str]:
+    """A descriptor, and what the kernel calls its file."""
+    return pipe, f"pipe:[{os.fstat(pipe).st_ino}]"
 
 
 def import_path() -> list[str]:

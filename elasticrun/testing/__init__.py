@@ -13,9 +13,9 @@ The plugin is there once elasticrun is installed. See ``elastic-ctl manual testi
 
 TYPE_CHECKING = False  # pytest loads this in each session: it imports nothing
 if TYPE_CHECKING:
-    from elasticrun.launching.faults import Fault, Freeze, Kill, Slow
+    from elasticrun.launching.faults import Fault, Freeze, Join, Kill, LoseNode, Partition, Slow
 
-__all__ = ["Fault", "Freeze", "Kill", "Slow"]
+__all__ = ["Fault", "Freeze", "Join", "Kill", "LoseNode", "Partition", "Slow"]
 
 
 def __getattr__(name: str) -> object:

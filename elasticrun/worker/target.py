@@ -41,8 +41,15 @@ HEADER = struct.Struct("=8sqQ")
 RETURNED, RAISED = b"returned", b"raised\0\0"
 #: The variables of a worker that matter here.
 RANK, ROUND, ERROR_FILE = "RANK", "ELASTICRUN_ROUND", "TORCHELASTIC_ERROR_FILE"
+LOCAL_RANK, GROUP_RANK = "LOCAL_RANK", "GROUP_RANK"
+#: Holds the launcher's pid.
+LAUNCHER = "ELASTICRUN_LAUNCHER"
 FAILED = 1  # exit status, as of any script that raises
-SLOW = "Slow"  # the kind of a fault that lasts
+SLOW, JOIN = "Slow", "Join"  # kinds of faults: one that lasts, and one that is of all ranks
+#: What a rank rings with: the number of a fault that the caller brings about, or that it has answered; the
+#: pids of its launcher and of itself.
+BELL = struct.Struct("=qqq")
+ANSWERED = -1
 
 
 class Call:
@@ -52,7 +59,8 @@ class Call:
         """Raises OSError or ValueError if there is no such call."""
         self._caller, number, self._token = place.split(":")
         # Now, as the function may change the environment.
-        self.rank, self.round = int(os.environ[RANK]), int(os.environ.get(ROUND, "0"))
+        self._env = dict(os.environ)
+        self.rank, self.round = int(self._env[RANK]), int(self._env.get(ROUND, "0"))
         self._pid = os.getpid()
         with self._open(int(number), MEMFD + CALL + self._token, "rb") as file:
             self.terms: dict[str, Any] = json.loads(file.readline())
@@ -80,9 +88,31 @@ class Call:
             file.write(body)
             file.seek(0)
             file.write(HEADER.pack(kind, self.round, len(body)))
-        number, name = self.terms["bell"]
-        with contextlib.suppress(OSError, ValueError), self._open(number, name, "wb") as bell:
-            bell.write(b"!")  # nobody may listen any more
+        self.ring(ANSWERED)
+
+    def ring(self, number: int) -> None:
+        """Tell the caller that this rank has answered, or has met the fault of this number."""
+        words = BELL.pack(number, int(self._env.get(LAUNCHER, "0")), self._pid)
+        place, name = self.terms["bell"]
+        with contextlib.suppress(OSError, ValueError), self._open(place, name, "wb") as bell:
+            bell.write(words)  # nobody may listen any more
+
+    def meet(self, fault: Mapping[str, Any]) -> None:
+        """Have the caller bring about a fault, and wait until it is there."""
+        if fault["kind"] != JOIN or self.rank == 0:
+            self.ring(fault["number"])
+        place, name = fault["echo"]
+        with contextlib.suppress(OSError, ValueError), self._open(place, name, "rb") as echo:
+            echo.read(1)
+
+    def is_of(self, fault: Mapping[str, Any]) -> bool:
+        """Whether a fault comes with a step of this worker."""
+        if fault["round"] != self.round:
+            return False
+        if fault.get("node") is not None:
+            here = self._env.get(GROUP_RANK), self._env.get(LOCAL_RANK)
+            return here == (str(fault["node"]), "0")
+        return bool(fault["kind"] == JOIN or fault["rank"] == self.rank)
 
     def _pickled_answer(self, value: object) -> bytes:
         import cloudpickle
@@ -129,8 +159,7 @@ def run(place: str) -> int:
 
 def arm(call: Call) -> None:
     """Have the faults of this rank and round come with its steps."""
-    here = (call.rank, call.round)
-    mine = [each for each in call.terms["faults"] if (each["rank"], each["round"]) == here]
+    mine = [each for each in call.terms["faults"] if call.is_of(each)]
     if not mine:
         return
     library: Any = sys.modules.get("elasticrun.worker.reporter")
@@ -138,11 +167,11 @@ def arm(call: Call) -> None:
     if reporter is None:
         raise RuntimeError("faults come with steps, but no steps are reported in this job")
     for name in ("step", "numbered_step"):
-        setattr(reporter, name, with_faults(getattr(reporter, name), mine, reporter))
+        setattr(reporter, name, with_faults(getattr(reporter, name), mine, reporter, call))
 
 
 def with_faults(
-    report: Callable[..., None], faults: list[Mapping[str, Any]], reporter: Any
+    report: Callable[..., None], faults: list[Mapping[str, Any]], reporter: Any, call: Call
 ) -> Callable[..., None]:
     """A report of a step, and the faults that follow it. ``faults``: shared, as most come but once."""
     last = time.monotonic()
@@ -154,16 +183,19 @@ def with_faults(
         for each in [each for each in faults if reporter._step >= each["at_step"]]:
             if each["kind"] != SLOW:
                 faults.remove(each)
-            bring(each, lasted)
+            bring(each, lasted, call)
         last = time.monotonic()
 
     return wrapper
 
 
-def bring(fault: Mapping[str, Any], lasted: float) -> None:
-    """Bring about a fault of this process. ``lasted``: seconds of its last step."""
+def bring(fault: Mapping[str, Any], lasted: float, call: Call) -> None:
+    """Bring about a fault. ``lasted``: seconds of this process's last step."""
     if fault["kind"] == SLOW:
         threading.Event().wait(max(0.0, (fault["factor"] - 1) * lasted))  # that is the fault
+        return
+    if "echo" in fault:
+        call.meet(fault)
         return
     os.kill(os.getpid(), signal.SIGKILL if fault["kind"] == "Kill" else signal.SIGSTOP)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import select
+import socket
 import time
 
 import pytest
 
 import elasticrun
 from elasticrun.errors import UsageError
-from elasticrun.testing import Fault, Freeze, Kill, Slow
+from elasticrun.launching.relay import Relay
+from elasticrun.testing import Fault, Freeze, Join, Kill, LoseNode, Partition, Slow
 
 
 def test_a_rank_is_killed_at_its_step(capfd: pytest.CaptureFixture[str]) -> None:
@@ -85,13 +89,144 @@ def test_faults_of_two_rounds() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fault", "nodes", "worlds", "why"),
+    [
+        (LoseNode(1, at_step=2), 2, [2, 1], "lost: the connection to the agent was closed"),
+        (Freeze(node=1, at_step=2), 2, [2, 1], "lost: no answer for"),
+        (Partition(1, at_step=2), 2, [2, 1], "lost: no answer for"),
+        (Join(after_step=2), 1, [1, 2], "can join; 2 nodes of 1:2 ready"),
+        (Join(after_step=2), 2, [2, 3], "can join; 3 nodes of 1:3 ready"),
+    ],
+)
+def test_a_world_changes_at_a_step(fault: Fault, nodes: int, worlds: list[int], why: str) -> None:
+    def train() -> tuple[int, int]:
+        for step in range(5):
+            elasticrun.report_step(step)
+        return int(os.environ["ELASTICRUN_ROUND"]), int(os.environ["WORLD_SIZE"])
+
+    with elasticrun.start(train, nproc=1, nodes=nodes, min_nodes=1, faults=[fault]) as job:
+        assert [it.value for it in job.wait()] == [(1, worlds[1])] * worlds[1]
+    assert (job.rounds, job.restarts) == (2, 0)
+    assert f"{worlds[0]} node" in job.why(0)
+    assert why in job.why(1)
+    with pytest.raises(UsageError, match="round 2 was given: this job had 2 rounds"):
+        job.why(2)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Freeze(rank=1, at_step=2, seconds=0.3),
+        Freeze(node=1, at_step=2, seconds=0.3),
+        Partition(1, at_step=2, seconds=0.3),
+    ],
+)
+def test_what_passes_soon_enough_is_no_failure(fault: Fault) -> None:
+    def train() -> float:
+        times = []
+        for step in range(5):
+            elasticrun.report_step(step)
+            times.append(time.monotonic())
+        return times[2] - times[1]
+
+    with elasticrun.start(train, nproc=1, nodes=2, faults=[fault]) as job:
+        _, waited = (it.value for it in job.wait())
+    assert job.rounds == 1
+    assert waited >= 0.3 or isinstance(fault, Partition), "the rank was stopped for as long"
+
+
+def test_faults_follow_one_another() -> None:
+    """A node joins, another is lost, and a rank is killed: each in the round that it was placed in."""
+
+    def train() -> int:
+        for step in range(4):
+            elasticrun.report_step(step)
+        return int(os.environ["WORLD_SIZE"])
+
+    faults: list[Fault] = [Join(after_step=1), LoseNode(2, at_step=2, round=1), Kill(0, at_step=3, round=2)]
+    with elasticrun.start(train, nproc=1, nodes=2, min_nodes=1, max_restarts=1, faults=faults) as job:
+        assert [it.value for it in job.wait()] == [2, 2]
+    assert [job.why(number).split("; ")[-1].split(" of ")[0] for number in range(4)] == [
+        "2 nodes",
+        "3 nodes",
+        "2 nodes",
+        "2 nodes",
+    ]
+    assert job.restarts == 1
+    assert "rank 0" in job.why(3)
+
+
+def test_a_node_that_cannot_join_ends_the_job() -> None:
+    """Ranks wait for it: else they would for ever."""
+
+    def train() -> None:
+        for step in range(4):
+            elasticrun.report_step(step)
+
+    with (
+        elasticrun.start(train, nproc=1, nodes=2, faults=[Join(after_step=1)]) as job,
+        pytest.raises(UsageError, match="launch has no option no_such"),
+    ):
+        assert job._faults is not None
+        job._faults._joiners[0] = {**job._faults._joiners[0], "options": {"no_such": 1}}
+        job.wait()
+
+
+def test_a_ring_of_somebody_else_is_nothing() -> None:
+    """Pids and numbers come from ranks: what makes no sense brings about nothing."""
+
+    def train() -> None:
+        from elasticrun.worker import target
+
+        (call,) = [each for each in gc.get_objects() if isinstance(each, target.Call)]
+        place, name = call.terms["bell"]
+        with call._open(place, name, "wb") as bell:
+            for number, pid in ((0, 1), (7, int(os.environ["ELASTICRUN_LAUNCHER"])), (-5, -1)):
+                bell.write(target.BELL.pack(number, pid, 1))
+            bell.write(b"half")
+
+    with elasticrun.start(train, nodes=2, nproc=1, faults=[Freeze(rank=1, at_step=5, seconds=1)]) as job:
+        job.wait()
+    assert job.rounds == 1
+
+
+def test_a_relay_loses_nothing_of_what_it_holds_back() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        relay = Relay(master.getsockname()[1])
+        try:
+            with socket.create_connection(("127.0.0.1", relay.port)) as node:
+                far, _ = master.accept()
+                node.sendall(b"before ")
+                assert far.recv(100) == b"before "
+                relay.cut()
+                node.sendall(b"meanwhile")
+                assert select.select([far], [], [], 0.05)[0] == []
+                relay.mend()
+                assert far.recv(100) == b"meanwhile"
+                far.sendall(b"an answer")
+                far.close()
+                assert node.recv(100) == b"an answer"
+                assert node.recv(100) == b""
+        finally:
+            relay.close()
+        relay.close()
+
+
+@pytest.mark.parametrize(
     ("faults", "words"),
     [
-        ([Kill(rank="1", at_step=0)], "give numbers, and whole ones for rank"),  # type: ignore[arg-type]
-        ([Slow(rank=1, factor="much")], "give numbers"),  # type: ignore[arg-type]
+        ([Kill(rank="1", at_step=0)], "give numbers from 0 on, and whole ones for rank"),  # type: ignore[arg-type]
+        ([Kill(rank=1, at_step=-1)], "give numbers from 0 on"),
+        ([Slow(rank=1, factor="much")], "give a number as its factor"),  # type: ignore[arg-type]
         ([Kill(rank=2, at_step=0)], "names no rank of this job: give one from 0 to 1"),
-        (["kill"], "give a list of Kill, Freeze and Slow"),
-        (Kill(0, 0), "give a list of Kill, Freeze and Slow"),
+        ([LoseNode(1, at_step=0)], "names no node of this job: give one from 0 to 0"),
+        ([LoseNode(0, at_step=0)], "leaves no node: give nodes=2 and min_nodes=1"),
+        ([Freeze(at_step=1)], "give a rank or a node"),
+        ([Freeze(rank=0, at_step=1, seconds=0)], "give seconds as a number above 0"),
+        ([Join(after_step=1), Partition(0, at_step=1, seconds=1)], "the node that has the master"),
+        ([Join(after_step=1)] * 101, "give at most 100"),
+        (["kill"], "give a list of Kill, Freeze, Slow, LoseNode, Join and Partition"),
+        (Kill(0, 0), "give a list of Kill, Freeze, Slow, LoseNode, Join and Partition"),
     ],
 )
 def test_wrong_faults_are_refused(faults: list[Fault], words: str) -> None:

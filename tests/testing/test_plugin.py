@@ -423,7 +423,15 @@ def test_faults_come_at_steps_and_the_test_goes_on(pytester: pytest.Pytester) ->
         """
         import os
         import elasticrun, pytest
-        from elasticrun.testing import Kill
+        from elasticrun.testing import Kill, LoseNode
+
+        LOST = {"nodes": 2, "min_nodes": 1, "faults": [LoseNode(1, at_step=1)]}
+
+        @pytest.mark.distributed(nproc=1, backend=None, **LOST)
+        def test_outlives_a_node():
+            for step in range(3):
+                elasticrun.report_step(step)
+            assert os.environ["WORLD_SIZE"] == "1"
 
         @pytest.mark.distributed(nproc=2, backend=None, max_restarts=1, faults=[Kill(rank=1, at_step=2)])
         def test_survives(tmp_path):
@@ -436,5 +444,5 @@ def test_faults_come_at_steps_and_the_test_goes_on(pytester: pytest.Pytester) ->
             assert os.environ["RANK"] == "0", os.environ["ELASTICRUN_ROUND"]
         """,
     )
-    result.assert_outcomes(passed=1, failed=1)
+    result.assert_outcomes(passed=2, failed=1)
     assert "[rank 1] AssertionError: 1" in result.stdout.str(), "of the last round"

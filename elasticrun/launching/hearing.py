@@ -1,0 +1,96 @@
+"""What a job tells its caller: its launchers do, ranks that have answered, and those that met a fault."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from elasticrun.errors import MasterUnreachableError
+from elasticrun.launching.call import Call
+from elasticrun.launching.launchers import Launchers
+from elasticrun.launching.node_faults import NodeFaults
+
+if TYPE_CHECKING:
+    from elasticrun.control import JobControl
+
+_BELL = -1  # stands for it among the numbers of launchers
+
+T = TypeVar("T")
+
+
+class Hearing:
+    """Waits for whatever comes next of one job."""
+
+    def __init__(self, launchers: Launchers, call: Call | None) -> None:
+        self._launchers = launchers
+        self._call = call
+        #: Hears of faults, and has some that end with time.
+        self.faults: NodeFaults | None = None
+
+    def hear(self, timeout: float | None) -> bool:
+        """Wait until a launcher, or a rank that has answered, tells anything; False: none did."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._launchers.are_over:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if self._hear_next(left):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+        return False
+
+    def hear_all(self, timeout: float | None) -> None:
+        """Wait until all launchers have ended. Raises TimeoutError."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._launchers.are_over:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not self.hear(left) and left == 0.0:
+                raise TimeoutError(f"the job still runs after {timeout:g} s")
+
+    def ask(self, question: Callable[[JobControl], Coroutine[Any, Any, T]], timeout: float) -> T:
+        """The answer of the job's master, which is the first launcher's. Raises MasterUnreachableError."""
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+
+        from elasticrun.control import JobControl
+
+        while self.hear(0.0):
+            pass
+        launcher = self._launchers.pids.get(0)
+        if self._launchers.are_over or launcher is None:
+            raise MasterUnreachableError("the job has ended, or has only just begun: it has no master")
+
+        async def ask() -> T:
+            control = await JobControl.on_this_host(launcher=launcher, timeout=timeout)
+            return await question(control)
+
+        with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has a loop that runs already
+            return pool.submit(asyncio.run, ask()).result()
+
+    def _hear_next(self, timeout: float | None) -> bool:
+        """As ``hear``, but return as well once a fault ends that lasts."""
+        wait = None if self.faults is None else self.faults.wait()
+        with selectors.DefaultSelector() as selector:
+            for number, channel in self._launchers.channels.items():
+                selector.register(channel, selectors.EVENT_READ, number)
+            if self._call is not None:
+                selector.register(self._call.bell, selectors.EVENT_READ, _BELL)
+            times = [each for each in (timeout, wait) if each is not None]
+            ready = [key.data for key, _ in selector.select(min(times, default=None))]
+        for number in sorted(ready, reverse=True):  # the bell last: who rings must be known by then
+            if number == _BELL:
+                self._hear_bell()
+            else:
+                self._launchers.hear(number)
+                if self.faults is not None:
+                    self.faults.check(number)
+        if self.faults is not None:
+            self.faults.pass_time()
+        return bool(ready)
+
+    def _hear_bell(self) -> None:
+        assert self._call is not None
+        for ring in self._call.rings():
+            if self.faults is not None:
+                self.faults.hear(ring)
