@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,53 +17,29 @@ from elasticrun.data.sharded import MAX_PADDING  # noqa: E402
 from elasticrun.errors import DataError  # noqa: E402
 
 pytestmark = pytest.mark.torch
-DEADLINE = 60.0
 
 
-class Agreement:
-    """Adds up over threads."""
-
-    def __init__(self, world: int) -> None:
-        self._told: list[int] = []
-        self._total = 0
-        self._all = threading.Barrier(world, self._add_up, timeout=DEADLINE)
-
-    def _add_up(self) -> None:
-        self._total, self._told = sum(self._told), []
-
-    def added_up(self, number: int) -> int:
-        self._told.append(number)
-        self._all.wait()
-        return self._total
+def steps(*ranks: list[list[int]]) -> list[tuple[Any, Part]]:
+    """What this rank gets, if ranks have these batches."""
+    sized = iter([(each, len(each)) for each in ranks[dist.get_rank()]])
+    return list(in_step.in_step(sized, lambda: "padding", in_step.Agreement()))
 
 
-def steps(monkeypatch: pytest.MonkeyPatch, *ranks: list[list[int]]) -> list[list[tuple[Any, Part]]]:
-    """What each rank gets that has these batches."""
-    monkeypatch.setattr(dist, "get_world_size", lambda: len(ranks))
-    agreement: Any = Agreement(len(ranks))
-
-    def run(batches: list[list[int]]) -> list[tuple[Any, Part]]:
-        sized = iter([(each, len(each)) for each in batches])
-        return list(in_step.in_step(sized, lambda: "padding", agreement))
-
-    with ThreadPoolExecutor(len(ranks)) as pool:
-        return [each.result(DEADLINE) for each in [pool.submit(run, batches) for batches in ranks]]
-
-
-def test_ranks_have_equally_many_steps_and_each_record_weighs_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    long, short, none = steps(monkeypatch, [[1, 2], [3], [4]], [[5]], [])
-    assert [batch for batch, _ in long] == [[1, 2], [3], [4]]
-    assert [batch for batch, _ in short] == [[5], [5], [5]], "what it had last is its padding"
-    assert [batch for batch, _ in none] == ["padding"] * 3
-    scales = [[part.scale for _, part in each] for each in (long, short, none)]
-    assert scales == [[2.0, 3.0, 3.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
-    assert long[0][1] == Part(2, 2.0, True)
+@pytest.mark.distributed(nproc=3)
+def test_ranks_have_equally_many_steps_and_each_record_weighs_the_same() -> None:
+    found = steps([[1, 2], [3], [4]], [[5]], [])
+    batches, parts = [
+        ([[1, 2], [3], [4]], [(2, 2.0), (1, 3.0), (1, 3.0)]),
+        ([[5], [5], [5]], [(1, 1.0), (1, 0.0), (1, 0.0)]),  # what it had last is its padding
+        (["padding"] * 3, [(1, 0.0)] * 3),
+    ][dist.get_rank()]
+    assert [batch for batch, _ in found] == batches
+    assert [part for _, part in found] == [Part(size, scale, is_last=True) for size, scale in parts]
 
 
-def test_an_epoch_of_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert steps(monkeypatch, [], []) == [[], []]
+@pytest.mark.distributed(nproc=2)
+def test_an_epoch_of_nothing() -> None:
+    assert steps([], []) == []
 
 
 class World:
@@ -140,11 +114,3 @@ def test_padding_that_cannot_be_read_is_an_error(
     with pytest.raises(DataError, match=said):
         list(lone(monkeypatch, read, Plan.of_samples(shards * 4, 4)))
     assert len(asked) == tried
-
-
-def test_a_real_group_adds_up(tmp_path: Any) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        assert in_step.Agreement().added_up(5) == 5
-    finally:
-        dist.destroy_process_group()
