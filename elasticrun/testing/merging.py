@@ -1,7 +1,7 @@
 """The reports of all ranks as those of one test.
 
 A phase has failed if it has on any rank. It was skipped if it was on all; else it has passed. Failures are
-shown in the order in which they came, each with its rank in front.
+shown in the order in which they came, each with its rank in front; those that read alike are one.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ def _merged(found: Mapping[int, pytest.TestReport], order: Sequence[int]) -> pyt
         if text
     ]
     if failed:
-        text = "\n\n".join(_told(rank, each) for rank, each in failed.items())
-        report.longrepr = as_failure(text, report)
+        alike: dict[str, list[int]] = {}
+        for rank, each in failed.items():
+            alike.setdefault(_text(each), []).append(rank)
+        told = [_told(ranks, text, failed[ranks[0]]) for text, ranks in alike.items()]
+        report.longrepr = as_failure("\n\n".join(told), report)
     return report
 
 
@@ -61,15 +64,29 @@ def as_failure(text: str, report: pytest.TestReport) -> ExceptionRepr:
     return ReprExceptionInfo(ReprTraceback([entry], extraline=None, style="native"), place)
 
 
-def _told(rank: int, report: pytest.TestReport) -> str:
-    """What is shown of a rank's failure: the first line is all that pytest's summary has room for."""
+def _told(ranks: Sequence[int], text: str, report: pytest.TestReport) -> str:
+    """What is shown of a failure: the first line is all that pytest's summary has room for."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    lines = _text(report).split("\n")
+    lines = text.split("\n")
     headline = lines.pop(0) if crash is None else crash.message.split("\n")[0]
+    label = _label(sorted(ranks))
+    errors = [line[len(_ERROR) :] for line in lines if _is_error(line)]
+    indent = min((len(each) - len(each.lstrip()) for each in errors), default=0)
     marked = (
-        f"{_ERROR}[rank {rank}] {line[len(_ERROR) :].lstrip()}" if _is_error(line) else line for line in lines
+        f"{_ERROR}{label} {line[len(_ERROR) + indent :]}" if _is_error(line) else line for line in lines
     )
-    return "\n".join((f"[rank {rank}] {headline}".rstrip(), "", *marked))
+    return "\n".join((f"{label} {headline}".rstrip(), "", *marked))
+
+
+def _label(ranks: Sequence[int]) -> str:
+    """The ranks in short, as ``[rank 1]`` or ``[ranks 0-3, 7]``."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1][1:] = [rank]
+        else:
+            spans.append([rank])
+    return f"[rank{'s' if len(ranks) > 1 else ''} {', '.join('-'.join(map(str, each)) for each in spans)}]"
 
 
 def _text(report: pytest.TestReport) -> str:

@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+from elasticrun.testing import merging
+
 pytest_plugins = ["pytester"]
 
 QUIET = ("-p", "no:cacheprovider", "-p", "no:randomly")
@@ -101,13 +103,20 @@ def test_failures_are_shown_with_their_ranks(pytester: pytest.Pytester) -> None:
     out = result.stdout.str()
     one, _, rest = out.partition("___ test_all ___")
     assert "E   [rank 1] assert [1, 1] == [1, 0]" in one, "assertions are rewritten"
-    assert "At index 1 diff: 1 != 0" in one
+    assert "E   [rank 1]   At index 1 diff: 1 != 0" in one, "as far to the right as pytest has it"
     assert "[rank 0] assert" not in one, "that one has passed"
     assert re.search(r"\[rank 1\] Captured stdout call -+\nthis is 1\n", one)
     assert "[rank 0] LookupError: rank 0" in rest
     assert "[rank 1] LookupError: rank 1" in rest
     assert "FAILED test_it.py::test_one - [rank 1] assert [1, 1] == [1, 0]" in out
-    assert "OSError: no fixture" in out
+    assert out.count("E   [ranks 0-1] OSError: no fixture") == 1, "what reads alike stands there once"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "label"), [([1], "[rank 1]"), ([0, 1, 2], "[ranks 0-2]"), ([0, 2, 3, 7], "[ranks 0, 2-3, 7]")]
+)
+def test_ranks_are_named_in_short(ranks: list[int], label: str) -> None:
+    assert merging._label(ranks) == label
 
 
 def test_who_does_not_end_is_stopped_and_its_place_is_shown(
@@ -413,7 +422,7 @@ def test_ranks_are_in_a_process_group(pytester: pytest.Pytester) -> None:
     )
     result.assert_outcomes(passed=2, failed=1, errors=1)
     out = result.stdout.str()
-    assert re.search(r"ERROR test_it.py::test_no_backend - \[rank \d\] no process group with backend", out)
+    assert re.search(r"ERROR test_it.py::test_no_backend - \[rank.*\] no process group with backend", out)
     assert "FAILED test_it.py::test_cause_comes_first - [rank 1] AssertionError: the cause" in out
 
 
