@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from elasticrun.errors import JobFailedError, WorkerFailed
     from elasticrun.launching.api import launch, start
     from elasticrun.launching.job import Job, Result
+    from elasticrun.launching.lines import Line
     from elasticrun.worker import checkpointing, drain_requested, on_drain, report_step
 
 __version__ = "0.1.0"
@@ -19,6 +20,7 @@ __all__ = [
     "Checkpointer",
     "Job",
     "JobFailedError",
+    "Line",
     "RandomState",
     "Result",
     "WorkerFailed",
@@ -55,6 +57,10 @@ def __getattr__(name: str) -> object:
         from elasticrun.launching import job
 
         return getattr(job, name)
+    if name == "Line":
+        from elasticrun.launching.lines import Line
+
+        return Line
     if name in ("JobFailedError", "WorkerFailed"):
         from elasticrun import errors
 

@@ -83,6 +83,7 @@ def start(
     oversubscribe: bool = False,
     max_result_bytes: int = MAX_RESULT_BYTES,
     faults: Sequence[Fault] = (),
+    stream: bool = False,
     server: Server | None = None,
     **options: Any,
 ) -> Job:
@@ -96,6 +97,7 @@ def start(
         oversubscribe: Allow more than four workers for each core.
         max_result_bytes: The most that a rank may return.
         faults: What befalls the ranks of a function, at which steps.
+        stream: Print nothing: ``Job.stream`` reads what ranks print.
         server: What forks the launchers; by default one for all jobs of this process.
         target, args, nproc, nodes, max_restarts, options: As for ``launch``.
     """
@@ -103,53 +105,57 @@ def start(
     _check(target, nproc=nproc, nodes=nodes, min_nodes=fewest, max_result_bytes=max_result_bytes)
     if fewest > nodes:
         raise UsageError(f"min_nodes={fewest} was given, but nodes={nodes}: give at most as many")
-    known = checked(faults, nproc, nodes, fewest)
-    size = _Size(nproc, nodes, fewest, count_joins(known))
-    _check_room(nproc, size.most, oversubscribe)
+    terms = _Terms(nproc, nodes, fewest, checked(faults, nproc, nodes, fewest), bool(stream))
+    _check_room(nproc, terms.most, oversubscribe)
+    told = {"max_restarts": max_restarts, **({"rank_prefix": True} if stream else {}), **options}
     common = {
         "env": _environment(env or {}, nproc),
         "cwd": _directory(),
         "preload": _preloaded(preload) if callable(target) else (),
-        "options": {"max_restarts": max_restarts, **{name: _said(it) for name, it in options.items()}},
+        "options": {name: _said(it) for name, it in told.items()},
     }
     if callable(target):
-        call = Call(target, args, nproc * size.most, max_result_bytes, known)
-        return _start(
-            {**common, "preloaded": True, "command": [PROGRAM, call.place]}, size, call, known, server
-        )
+        call = Call(target, args, nproc * terms.most, max_result_bytes, terms.faults)
+        request = {**common, "preloaded": True, "command": [PROGRAM, call.place]}
+        return _start(request, terms, call, server)
     if faults:
         raise UsageError("faults were given for a script: they befall functions only")
     command = [os.fspath(target), *map(str, args)]
-    return _start({**common, "preloaded": False, "command": command}, size, None, (), server)
+    return _start({**common, "preloaded": False, "command": command}, terms, None, server)
 
 
 @dataclass(frozen=True, slots=True)
-class _Size:
+class _Terms:
     nproc: int
     nodes: int  # at first
     fewest: int  # nodes
-    joins: int
+    faults: Sequence[Fault]
+    is_streamed: bool
 
     @property
     def most(self) -> int:
-        """Nodes."""
-        return self.nodes + self.joins
+        """Nodes, once all have joined."""
+        return self.nodes + count_joins(self.faults)
 
 
-def _start(
-    request: Mapping[str, Any], size: _Size, call: Call | None, faults: Sequence[Fault], server: Server | None
-) -> Job:
+def _start(request: Mapping[str, Any], terms: _Terms, call: Call | None, server: Server | None) -> Job:
     """Start the launchers, which differ in their places only; ``call`` is closed if that fails."""
     relays: dict[int, Relay] = {}
     try:
         port = _free_port()
-        if any(isinstance(it, Partition) for it in faults):
-            relays.update((number, Relay(port)) for number in range(1, size.most))
-        places = _places(size, port, relays, request["options"])
+        if any(isinstance(it, Partition) for it in terms.faults):
+            relays.update((number, Relay(port)) for number in range(1, terms.most))
+        places = _places(terms, port, relays, request["options"])
         requests = [{**request, "place": place} for place in places]
-        first, later = requests[: size.nodes], requests[size.nodes :]
-        limits = (size.fewest, size.nodes)
-        plan = Plan(first, size.nproc * size.nodes, later, limits, faults, relays)
+        plan = Plan(
+            requests[: terms.nodes],
+            terms.nproc * terms.nodes,
+            requests[terms.nodes :],
+            (terms.fewest, terms.nodes),
+            terms.faults,
+            relays,
+            terms.is_streamed,
+        )
         return Job(server or _server(), plan, call)
     except BaseException:
         if call is not None:
@@ -220,17 +226,17 @@ def _said(value: object) -> object:
 
 
 def _places(
-    size: _Size, port: int, relays: Mapping[int, Relay], options: dict[str, object]
+    terms: _Terms, port: int, relays: Mapping[int, Relay], options: dict[str, object]
 ) -> list[list[str]]:
     """The options of each node's launcher that say how many there are, and where the master is.
 
     What is said of these in ``options`` is taken out of it.
     """
-    own = f"--nproc-per-node={size.nproc}"
-    if size.most == 1:
+    own = f"--nproc-per-node={terms.nproc}"
+    if terms.most == 1:
         return [["--standalone", own]]
     # A job of one node would not listen to others, so one that grows has room for them from the start.
-    first, wait = (size.most, 0.0) if size.nodes == 1 else (size.nodes, FORMATION)
+    first, wait = (terms.most, 0.0) if terms.nodes == 1 else (terms.nodes, FORMATION)
     shared = [
         own,
         "--rdzv-backend=c10d",
@@ -242,12 +248,12 @@ def _places(
     return [
         [
             *shared,
-            f"--nnodes={size.fewest}:{max(first, number + 1)}",  # of nodes that join later: as it is by then
+            f"--nnodes={terms.fewest}:{max(first, number + 1)}",  # of nodes that join later: as it is by then
             f"--node-rank={number}",
             f"--rdzv-conf={conf}is_host={number == 0}",  # node 0 has the master, whoever is quicker
             f"--rdzv-endpoint={_LOOPBACK}:{relays[number].port if number in relays else port}",
         ]
-        for number in range(size.most)
+        for number in range(terms.most)
     ]
 
 

@@ -15,7 +15,7 @@ from elasticrun.launching.node_faults import NodeFaults
 if TYPE_CHECKING:
     from elasticrun.control import JobControl
 
-_BELL = -1  # stands for it among the numbers of launchers
+_BELL, _OTHER = -1, -2  # stand for these among the numbers of launchers
 
 T = TypeVar("T")
 
@@ -29,12 +29,15 @@ class Hearing:
         #: Hears of faults, and has some that end with time.
         self.faults: NodeFaults | None = None
 
-    def hear(self, timeout: float | None) -> bool:
-        """Wait until a launcher, or a rank that has answered, tells anything; False: none did."""
+    def hear(self, timeout: float | None, other: int | None = None) -> bool:
+        """Wait until a launcher, or a rank that has answered, tells anything; False: none did.
+
+        ``other``: a descriptor that ends the wait as well, once it can be read.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._launchers.are_over:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if self._hear_next(left):
+            if self._hear_next(left, other):
                 return True
             if deadline is not None and time.monotonic() >= deadline:
                 break
@@ -68,7 +71,7 @@ class Hearing:
         with ThreadPoolExecutor(1) as pool:  # a notebook's own thread has a loop that runs already
             return pool.submit(asyncio.run, ask()).result()
 
-    def _hear_next(self, timeout: float | None) -> bool:
+    def _hear_next(self, timeout: float | None, other: int | None) -> bool:
         """As ``hear``, but return as well once a fault ends that lasts."""
         wait = None if self.faults is None else self.faults.wait()
         with selectors.DefaultSelector() as selector:
@@ -76,12 +79,14 @@ class Hearing:
                 selector.register(channel, selectors.EVENT_READ, number)
             if self._call is not None:
                 selector.register(self._call.bell, selectors.EVENT_READ, _BELL)
+            if other is not None:
+                selector.register(other, selectors.EVENT_READ, _OTHER)
             times = [each for each in (timeout, wait) if each is not None]
             ready = [key.data for key, _ in selector.select(min(times, default=None))]
         for number in sorted(ready, reverse=True):  # the bell last: who rings must be known by then
             if number == _BELL:
                 self._hear_bell()
-            else:
+            elif number != _OTHER:
                 self._launchers.hear(number)
                 if self.faults is not None:
                     self.faults.check(number)

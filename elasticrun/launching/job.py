@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from elasticrun.dataclass import dataclass
@@ -20,6 +21,7 @@ from elasticrun.errors import ElasticRunError, ExitCode, JobFailedError, UsageEr
 from elasticrun.launching.call import Answer, Call
 from elasticrun.launching.hearing import Hearing
 from elasticrun.launching.launchers import Launchers
+from elasticrun.launching.lines import Line, Lines
 from elasticrun.launching.node_faults import NodeFaults, Plan
 from elasticrun.launching.output import Output
 
@@ -49,7 +51,8 @@ class Job:
         self._owner = os.getpid()
         self._call = call
         self._answers: dict[int, Answer] | None = None  # once all have ended
-        self._output = Output()
+        self._lines = Lines() if plan.is_streamed else None
+        self._output = Output(self._lines)
         self._launchers = Launchers(server)
         self._hearing = Hearing(self._launchers, call)
         self._faults: NodeFaults | None = None
@@ -125,6 +128,19 @@ class Job:
             raise
         return self._results()
 
+    def stream(self) -> Iterator[Line]:
+        """What ranks and launchers print, line by line as it comes, until the job has ended.
+
+        Lines that were read are gone. Raises UsageError unless the job was started with ``stream=True``.
+        """
+        if self._lines is None:
+            raise UsageError("stream was called of a job that prints its output: give stream=True to start")
+        while not self.is_over:
+            yield from self._lines.take()
+            self._hearing.hear(None, other=self._lines.bell)
+        self._output.finish()
+        yield from self._lines.take()
+
     def status(self, timeout: float = _ASKING) -> JobStatus:
         """How the job does, as its master says.
 
@@ -192,7 +208,7 @@ class Job:
         ends = [end for number, end in sorted(launchers.ends.items()) if number not in launchers.hit]
         failed = [end for end in ends if end.failures] or [end for end in ends if end.status]
         if failed:
-            raise self._caused(failed[0].error)
+            raise _caused(failed[0].error, self._answers)
         if not launchers.are_known:
             raise JobFailedError("the job was cancelled", ExitCode.JOB_FAILED)
         returned = self.answers()
@@ -200,9 +216,10 @@ class Job:
         ranks = self.ranks if last is None else last.world_size
         return [Result(rank, returned.get(rank)) for rank in range(ranks)]
 
-    def _caused(self, error: ElasticRunError) -> ElasticRunError:
-        """The error, with what the worker's function raised as its cause."""
-        answer = (self._answers or {}).get(error.rank) if isinstance(error, WorkerFailed) else None
-        if answer is not None and answer.raised and isinstance(answer.value, BaseException):
-            error.__cause__ = answer.value
-        return error
+
+def _caused(error: ElasticRunError, answers: Mapping[int, Answer]) -> ElasticRunError:
+    """The error, with what the worker's function raised as its cause."""
+    answer = answers.get(error.rank) if isinstance(error, WorkerFailed) else None
+    if answer is not None and answer.raised and isinstance(answer.value, BaseException):
+        error.__cause__ = answer.value
+    return error

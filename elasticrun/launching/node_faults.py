@@ -36,6 +36,7 @@ class Plan:
     limits: tuple[int, int] = (1, 1)  # the fewest nodes, and the most at first
     faults: Sequence[Fault] = ()
     relays: Mapping[int, Relay] = field(default_factory=dict)  # by launcher; the job closes them
+    is_streamed: bool = False  # its output is read line by line
 
 
 class NodeFaults:

@@ -11,18 +11,23 @@ import sys
 import threading
 from typing import Any
 
+from elasticrun.launching.lines import Lines
+
 _PIECE = 64 << 10  # bytes: as many as a pipe holds
 
 
 class Output:
     """Stdin, stdout and stderr of a job's launchers."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Lines | None = None) -> None:
+        """``lines``: takes what they print, in place of this process's stdout and stderr."""
+        self._lines = lines
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._opened: list[int] = []  # our copies of what launchers write to
         self._threads: list[threading.Thread] = []
         self._running: list[int] = []  # a thread ends soon after this end of its second pipe is closed
-        self.descriptors = (self._null, self._open(sys.stdout), self._open(sys.stderr))
+        out, err = (sys.stdout, sys.stderr) if lines is None else (lines.out, lines.err)
+        self.descriptors = (self._null, self._open(out), self._open(err))
 
     def hand_over(self) -> None:
         """The launchers have their descriptors: let go of ours, so that pipes end with theirs."""
@@ -37,12 +42,16 @@ class Output:
         self.close()
         for thread in self._threads:
             thread.join()
+        if self._lines is not None:
+            self._lines.finish()
 
     def close(self) -> None:
         """Let go of all. Threads end once they have handed on what is there."""
         self.hand_over()
         while self._running:
             os.close(self._running.pop())
+        if self._lines is not None:
+            self._lines.close()
 
     def _open(self, stream: Any) -> int:
         number = _descriptor(stream)
