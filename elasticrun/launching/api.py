@@ -112,6 +112,7 @@ def start(
         "env": _environment(env or {}, nproc),
         "cwd": _directory(),
         "preload": _preloaded(preload) if callable(target) else (),
+        "learns": preload is None or server is not None,
         "options": {name: _said(it) for name, it in told.items()},
     }
     if callable(target):
@@ -149,7 +150,7 @@ def _start(request: Mapping[str, Any], terms: _Terms, call: Call | None, server:
         requests = [{**request, "place": place} for place in places]
         plan = Plan(
             requests[: terms.nodes],
-            terms.nproc * terms.nodes,
+            terms.nproc,
             requests[terms.nodes :],
             (terms.fewest, terms.nodes),
             terms.faults,

@@ -34,6 +34,7 @@ class Answer:
     round: int
     raised: bool
     value: Any  # of a raised exception: itself, or None if it is no pickle
+    imports: tuple[str, ...] = ()  # what it had to import, and others need not
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +150,17 @@ def _read(data: bytes) -> Answer | None:
     """An answer; None if there is none, or it is not whole."""
     if len(data) < target.HEADER.size:
         return None
-    kind, round_, size = target.HEADER.unpack_from(data)
+    kind, round_, size, bits = target.HEADER.unpack_from(data)
     if kind not in (target.RETURNED, target.RAISED) or len(data) != target.HEADER.size + size:
         return None
     pickled = memoryview(data)[target.HEADER.size :]
+    imports = tuple(name for number, name in enumerate(target.LATER) if bits >> number & 1)
     if kind == target.RETURNED:
-        return Answer(round_, raised=False, value=pickle.loads(pickled))
+        return Answer(round_, False, pickle.loads(pickled), imports)
     try:
-        return Answer(round_, raised=True, value=pickle.loads(pickled))
+        return Answer(round_, True, pickle.loads(pickled), imports)
     except Exception:  # noqa: BLE001 many exceptions cannot be made from their ``args``; the failure is told
-        return Answer(round_, raised=True, value=None)
+        return Answer(round_, True, None, imports)
 
 
 def read_all(fd: int) -> bytes:

@@ -102,7 +102,7 @@ def checked(faults: object, nproc: int, nodes: int, min_nodes: int) -> Sequence[
     for fault in faults:
         for wrong in _wrongs(fault, nproc, most):
             raise UsageError(f"{fault} {wrong}")
-        if _is_for_good(fault) and min_nodes == nodes:
+        if is_for_good(fault) and min_nodes == nodes:
             raise UsageError(
                 f"{fault} leaves fewer nodes than the {nodes} that the job needs: give min_nodes={nodes - 1}"
                 if nodes > 1
@@ -134,7 +134,7 @@ def is_brought_by_caller(fault: Fault) -> bool:
     return True
 
 
-def _is_for_good(fault: Fault) -> bool:
+def is_for_good(fault: Fault) -> bool:
     """Whether a node never comes back."""
     match fault:
         case LoseNode():

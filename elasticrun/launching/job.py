@@ -47,12 +47,13 @@ class Job:
 
     def __init__(self, server: Server, plan: Plan, call: Call | None) -> None:
         """Start it. Raises NodeFaultError if the host refuses a process."""
-        self.ranks = plan.ranks
+        self.ranks = plan.nproc * len(plan.requests)  # at first
         self._owner = os.getpid()
         self._call = call
         self._answers: dict[int, Answer] | None = None  # once all have ended
         self._lines = Lines() if plan.is_streamed else None
         self._output = Output(self._lines)
+        self._server = server
         self._launchers = Launchers(server)
         self._hearing = Hearing(self._launchers, call)
         self._faults: NodeFaults | None = None
@@ -192,18 +193,24 @@ class Job:
         """What ranks have returned so far, by rank; those that raised are left out."""
         answers = self._answers
         if answers is None:
-            answers = {} if self._call is None else self._call.answers()
+            answers = {} if self._call is None else self._current(self._call.answers())
         return {rank: answer.value for rank, answer in answers.items() if not answer.raised}
 
     # -- what came of it
+
+    def _current(self, answers: Mapping[int, Answer]) -> dict[int, Answer]:
+        """Those of the newest round, but of no node that was taken away in it."""
+        newest = self.rounds - 1
+        lost = set() if self._faults is None else self._faults.lost
+        return {rank: it for rank, it in answers.items() if it.round == newest and (newest, rank) not in lost}
 
     def _results(self) -> list[Result]:
         launchers = self._launchers
         if self._answers is None:
             self._output.finish()
             found = {} if self._call is None else self._call.answers()
-            newest = self.rounds - 1  # what is left of a round before is no answer of this one
-            self._answers = {rank: it for rank, it in found.items() if it.round == newest}
+            self._server.learned.update(name for each in found.values() for name in each.imports)
+            self._answers = self._current(found)
             self.close()
         ends = [end for number, end in sorted(launchers.ends.items()) if number not in launchers.hit]
         failed = [end for end in ends if end.failures] or [end for end in ends if end.status]

@@ -17,7 +17,7 @@ from typing import Any
 from elasticrun.clock import MonotonicClock
 from elasticrun.dataclass import dataclass
 from elasticrun.launching.call import Call, Ring
-from elasticrun.launching.faults import Fault, Freeze, Join, LoseNode, Partition
+from elasticrun.launching.faults import Fault, Freeze, Join, LoseNode, Partition, is_for_good
 from elasticrun.launching.launchers import Launchers
 from elasticrun.launching.output import Output
 from elasticrun.launching.relay import Relay
@@ -31,7 +31,7 @@ class Plan:
     """What is started, and what befalls it."""
 
     requests: Sequence[Mapping[str, Any]]  # one for each launcher
-    ranks: int  # at first
+    nproc: int  # ranks of a node
     joiners: Sequence[Mapping[str, Any]] = ()  # the requests of nodes that join later, by a fault
     limits: tuple[int, int] = (1, 1)  # the fewest nodes, and the most at first
     faults: Sequence[Fault] = ()
@@ -44,7 +44,10 @@ class NodeFaults:
 
     def __init__(self, plan: Plan, call: Call, launchers: Launchers, output: Output, scale: Scale) -> None:
         """``output``: of launchers, also of those that start later; ``scale``: orders other limits."""
+        #: Ranks that were taken away with their nodes, by round and rank: what they answer is nothing.
+        self.lost: set[tuple[int, int]] = set()
         self._left = dict(enumerate(plan.faults))
+        self._nproc = plan.nproc
         self._joiners = [*plan.joiners]
         self._late: set[int] = set()  # launchers of nodes that have joined
         self._limits = plan.limits
@@ -64,15 +67,15 @@ class NodeFaults:
             return
         match fault:
             case LoseNode():
-                self._hit(number, for_good=True)
+                self._hit(number, fault)
                 self._launchers.tell(number, signal.SIGKILL)
             case Freeze(node=None):
                 self._freeze([ring.worker], ring.fault, fault.seconds)
             case Freeze():
-                self._hit(number, for_good=fault.seconds is None)
+                self._hit(number, fault)
                 self._freeze([*self._launchers.processes(number)], ring.fault, fault.seconds)
             case Partition() if number in self._relays:
-                self._hit(number, for_good=fault.seconds is None)
+                self._hit(number, fault)
                 self._relays[number].cut()
                 self._call.echo(ring.fault)
                 self._after(fault.seconds, ring.fault, self._relays[number].mend)
@@ -110,9 +113,12 @@ class NodeFaults:
         if not self._joiners:
             self._output.hand_over()
 
-    def _hit(self, number: int, for_good: bool) -> None:
+    def _hit(self, number: int, fault: LoseNode | Freeze | Partition) -> None:
         self._launchers.hit.add(number)
-        if for_good:
+        if is_for_good(fault):
+            assert fault.node is not None
+            first = fault.node * self._nproc
+            self.lost |= {(fault.round, rank) for rank in range(first, first + self._nproc)}
             self._launchers.gone.add(number)
 
     def _freeze(self, pids: Sequence[int], fault: int, seconds: float | None) -> None:

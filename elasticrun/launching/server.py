@@ -43,6 +43,8 @@ class Server:
         Raises NodeFaultError if the host refuses a process.
         """
         self.pid = os.getpid()  # of its caller: a fork of that has to start its own
+        #: Modules that ranks had to import themselves: those of the next jobs find them imported.
+        self.learned: set[str] = set()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         number = theirs.fileno()
         path = [each or str(Path.cwd()) for each in import_path()]
@@ -86,7 +88,8 @@ class Server:
         text = os.memfd_create("elasticrun-request", os.MFD_CLOEXEC)
         try:
             with open(text, "wb", closefd=False) as file:
-                file.write(json.dumps(request).encode())
+                learned = sorted(self.learned) if request["learns"] else []
+                file.write(json.dumps({**request, "preload": [*request["preload"], *learned]}).encode())
             fds = array("i", [text, outcome, *std, theirs.fileno()])
             self._control.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         except OSError as error:

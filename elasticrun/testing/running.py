@@ -73,7 +73,10 @@ class Runner:
             problem = str(error)
         reports = self._reports(found)
         self._has_forked |= bool(found)
-        return _with_problem(reports, item, problem, began) if problem else reports
+        if problem:
+            reports = _with_problem(reports, item, problem, began)
+        _charge(reports, time.time() - began)
+        return reports
 
     def close(self) -> None:
         """End the process that forks ranks."""
@@ -208,6 +211,14 @@ def _without_paths(config: pytest.Config) -> list[str]:
             return False
 
     return [text for number, text in enumerate(given) if not is_path(number, text)]
+
+
+def _charge(reports: Sequence[pytest.TestReport], seconds: float) -> None:
+    """Have the last phase before the teardown take what the test took beside: starts, and rounds before."""
+    charged = [report for report in reports if report.when != "teardown"][-1:]
+    rest = sum(report.duration for report in reports if report not in charged)
+    for report in charged:
+        report.duration = max(report.duration, seconds - rest)
 
 
 def _with_problem(

@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
 #: The caller's files in memory, without the token behind their names, and what the kernel puts before them.
 CALL, ANSWER, MEMFD = "elasticrun-call-", "elasticrun-answer-", "/memfd:"
-#: Of an answer: the word that says it is whole and of which kind, the round, and how many bytes follow.
-HEADER = struct.Struct("=8sqQ")
+#: Of an answer: the word that says it is whole and of which kind, the round, how many bytes follow, and which
+#: modules of ``LATER`` it took an import of: bit i stands for the i-th.
+HEADER = struct.Struct("=8sqQB")
+#: What torch imports with the first optimizer, and what a checkpoint needs: seconds, if each rank does it.
+LATER = ("torch._dynamo", "elasticrun.checkpoint.checkpointer")
 RETURNED, RAISED = b"returned", b"raised\0\0"
 #: The variables of a worker that matter here.
 RANK, ROUND, ERROR_FILE = "RANK", "ELASTICRUN_ROUND", "TORCHELASTIC_ERROR_FILE"
@@ -62,6 +65,7 @@ class Call:
         self._env = dict(os.environ)
         self.rank, self.round = int(self._env[RANK]), int(self._env.get(ROUND, "0"))
         self._pid = os.getpid()
+        self._had = imported()
         with self._open(int(number), MEMFD + CALL + self._token, "rb") as file:
             self.terms: dict[str, Any] = json.loads(file.readline())
             self._pickled = file.read()
@@ -87,7 +91,7 @@ class Call:
             file.seek(HEADER.size)
             file.write(body)
             file.seek(0)
-            file.write(HEADER.pack(kind, self.round, len(body)))
+            file.write(HEADER.pack(kind, self.round, len(body), imported() & ~self._had))
         self.ring(ANSWERED)
 
     def ring(self, number: int) -> None:
@@ -141,6 +145,11 @@ class Call:
             file.close()
             raise ValueError(f"{path} is {opened}, not {name}")
         return file
+
+
+def imported() -> int:
+    """Which modules of ``LATER`` this process has, as bits."""
+    return sum(1 << number for number, name in enumerate(LATER) if name in sys.modules)
 
 
 def run(place: str) -> int:

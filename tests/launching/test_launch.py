@@ -105,6 +105,22 @@ def test_what_was_edited_after_its_import_is_imported_anew(
     server.close()
 
 
+@pytest.mark.torch
+def test_what_a_rank_had_to_import_the_next_one_finds() -> None:
+    pytest.importorskip("torch")
+
+    def imports() -> bool:
+        is_there = "torch._dynamo" in sys.modules
+        import torch._dynamo as dynamo
+
+        return is_there and bool(dynamo)
+
+    server = Server()
+    found = [values(elasticrun.launch(imports, nproc=1, preload=["torch"], server=server)) for _ in range(2)]
+    server.close()
+    assert found == [[False], [True]]
+
+
 def test_a_fork_of_the_caller_does_not_end_its_job(tmp_path: Path) -> None:
     with elasticrun.start(sleeper(tmp_path)) as job:
         found = pids(tmp_path)
