@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Coroutine
@@ -24,6 +25,7 @@ class Relay:
     def __init__(self, target: int) -> None:
         """``target``: the port where the master listens, now or later."""
         self._target = target
+        self._owner = os.getpid()
         self._listener = socket.create_server((_LOOPBACK, 0))
         self._listener.setblocking(False)
         #: Where it listens.
@@ -44,8 +46,8 @@ class Relay:
         self._do(self._is_open.set)
 
     def close(self) -> None:
-        """Break all connections, and end."""
-        if self._loop.is_closed():
+        """Break all connections, and end; a fork of its process has no part in it."""
+        if os.getpid() != self._owner or self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -81,7 +83,16 @@ class Relay:
             with contextlib.suppress(OSError):  # the master is not there, as the node finds out
                 await self._is_open.wait()
                 await self._loop.sock_connect(master, (_LOOPBACK, self._target))
-                await asyncio.gather(self._hand_on(node, master), self._hand_on(master, node))
+                await self._hand_on_both(node, master)
+
+    async def _hand_on_both(self, node: socket.socket, master: socket.socket) -> None:
+        ways = [asyncio.ensure_future(self._hand_on(*ends)) for ends in ((node, master), (master, node))]
+        try:
+            await asyncio.gather(*ways)
+        finally:  # one of them is broken: the loop must not wait for descriptors that others get next
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
 
     async def _hand_on(self, source: socket.socket, sink: socket.socket) -> None:
         while data := await self._loop.sock_recv(source, _PIECE):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
 import socket
+import struct
 import time
 
 import pytest
@@ -210,6 +212,43 @@ def test_a_relay_loses_nothing_of_what_it_holds_back() -> None:
         finally:
             relay.close()
         relay.close()
+
+
+def test_a_relay_goes_on_after_a_connection_was_reset() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        relay = Relay(master.getsockname()[1])
+        try:
+            for _ in range(3):  # the relay gets the same descriptors again
+                with socket.create_connection(("127.0.0.1", relay.port)) as node:
+                    node.settimeout(60)
+                    far, _ = master.accept()
+                    far.sendall(b"hello")
+                    assert node.recv(100) == b"hello"
+                    far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    far.close()
+                    assert node.recv(100) == b""
+        finally:
+            relay.close()
+
+
+def test_a_fork_leaves_the_relays_of_its_parent_alone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        relay = Relay(master.getsockname()[1])
+        try:
+            child = os.fork()
+            if child == 0:
+                with contextlib.suppress(BaseException):
+                    relay.close()
+                    os._exit(0)
+                os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+            with socket.create_connection(("127.0.0.1", relay.port)) as node:
+                far, _ = master.accept()
+                with far:
+                    node.sendall(b"it goes on")
+                    assert far.recv(100) == b"it goes on"
+        finally:
+            relay.close()
 
 
 @pytest.mark.parametrize(
