@@ -212,12 +212,17 @@ class Job:
             self._server.learned.update(name for each in found.values() for name in each.imports)
             self._answers = self._current(found)
             self.close()
-        ends = [end for number, end in sorted(launchers.ends.items()) if number not in launchers.hit]
+        ends = launchers.decisive
         failed = [end for end in ends if end.failures] or [end for end in ends if end.status]
         if failed:
             raise _caused(failed[0].error, self._answers)
         if not launchers.are_known:
             raise JobFailedError("the job was cancelled", ExitCode.JOB_FAILED)
+        if not ends:
+            raise JobFailedError(
+                "no node is left to end the job: have faults leave one that has the master",
+                ExitCode.JOB_FAILED,
+            )
         returned = self.answers()
         last = launchers.rounds().get(self.rounds - 1)
         ranks = self.ranks if last is None else last.world_size

@@ -77,7 +77,7 @@ class Launchers:
         self.gone: set[int] = set()
         self._started = 0
         self._outcomes: list[int] = []
-        self._rounds: dict[int, Begun] = {}  # once the outcomes are closed
+        self._kept: list[list[dict[str, Any]]] = []  # what they have told, once the outcomes are closed
         #: Whether the fork server has ended, and with it the job.
         self.is_abandoned = False
 
@@ -98,13 +98,31 @@ class Launchers:
 
     @property
     def are_over(self) -> bool:
-        """Whether all have ended that are waited for, as far as this process has heard."""
-        return self.channels.keys() <= self.gone
+        """Whether all have ended that are waited for, as far as this process has heard.
+
+        A node that was hit, and without which the others went on, only looks for its master once they have
+        ended.
+        """
+        running = self.channels.keys() - self.gone
+        return not running or (running <= self.hit and not running & self._newest())
 
     @property
     def are_known(self) -> bool:
         """Whether it is known of all that are waited for how they have ended."""
-        return {*range(self._started)} <= {*self.ends, *self.gone}
+        unknown = {*range(self._started)} - self.ends.keys() - self.gone
+        return not unknown or (unknown <= self.hit and not unknown & self._newest())
+
+    @property
+    def decisive(self) -> list[End]:
+        """The ends that say how the job was: of nodes that were hit only if there is no other."""
+        unhit = self.ends.keys() - self.hit
+        return [
+            self.ends[number] for number in sorted(unhit or self.ends.keys() & self._newest() - self.gone)
+        ]
+
+    def has_begun(self, number: int) -> bool:
+        """Whether a launcher was told of a round."""
+        return any("round" in told for told in self._all_told()[number])
 
     def number_of(self, pid: int) -> int | None:
         """The launcher with this pid; None: there is none."""
@@ -148,10 +166,8 @@ class Launchers:
 
     def rounds(self) -> dict[int, Begun]:
         """The rounds that they were told of so far, by number; where nodes differ, as the first says."""
-        if not self._outcomes:
-            return self._rounds
         found: dict[int, Begun] = {}
-        for told in (told for outcome in self._outcomes for told in _lines(outcome)):
+        for told in (told for lines in self._all_told() for told in lines):
             if "round" in told:
                 begun = Begun(told["world_size"], told["restarts"], told["why"])
                 found.setdefault(told["round"], begun)
@@ -165,9 +181,22 @@ class Launchers:
                 with contextlib.suppress(OSError):  # it has ended; else forks of ours may have copies
                     channel.shutdown(socket.SHUT_RDWR)
             channel.close()  # the server kills the launcher whose channel is closed
-        self._rounds = self.rounds()
+        self._kept = self._all_told()
         while self._outcomes:
             os.close(self._outcomes.pop())
+
+    def _all_told(self) -> list[list[dict[str, Any]]]:
+        """What each launcher has told so far."""
+        return [_lines(outcome) for outcome in self._outcomes] or self._kept
+
+    def _newest(self) -> set[int]:
+        """The launchers that were told of the newest round."""
+        newest = max(self.rounds(), default=-1)
+        return {
+            number
+            for number, lines in enumerate(self._all_told())
+            if any(told.get("round") == newest for told in lines)
+        }
 
     def _end(self, number: int, status: int, problem: str) -> End:
         """What a launcher has told of its end; ``problem``: why there was none."""

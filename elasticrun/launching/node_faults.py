@@ -84,10 +84,11 @@ class NodeFaults:
 
     def check(self, number: int) -> None:
         """Raise why a node ended that was to join: the others would wait for it for ever."""
-        if number not in self._late - self._launchers.hit or self._launchers.are_over:
-            return
         end = self._launchers.ends.get(number)
-        if end is not None and end.status:
+        if number not in self._late - self._launchers.hit or end is None or self._launchers.are_over:
+            return
+        has_joined = self._launchers.has_begun(number) or end.failures  # then its end is the job's affair
+        if end.status and not has_joined:
             raise end.error
 
     def wait(self) -> float | None:

@@ -9,11 +9,14 @@ import select
 import socket
 import struct
 import time
+from typing import Any
 
 import pytest
 
 import elasticrun
-from elasticrun.errors import UsageError
+from elasticrun.errors import JobFailedError, UsageError, WorkerFailed
+from elasticrun.launching.launchers import End, Launchers
+from elasticrun.launching.node_faults import NodeFaults, Plan
 from elasticrun.launching.relay import Relay
 from elasticrun.testing import Fault, Freeze, Join, Kill, LoseNode, Partition, Slow
 
@@ -156,6 +159,68 @@ def test_faults_follow_one_another() -> None:
     ]
     assert job.restarts == 1
     assert "rank 0" in job.why(3)
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_the_end_of_a_node_that_has_joined_is_the_jobs_affair(has_begun: bool) -> None:
+    """It may be heard before that of the others, which have the cause."""
+    nothing: Any = None
+    launchers = Launchers(nothing)
+    faults = NodeFaults(Plan([], 1), nothing, launchers, nothing, nothing)
+    faults._late.add(1)
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        theirs,
+        os.fdopen(os.memfd_create("first")) as first,
+        os.fdopen(os.memfd_create("joined")) as joined,
+    ):
+        if has_begun:
+            os.write(joined.fileno(), b'{"round": 1, "world_size": 2, "restarts": 0, "why": ""}\n')
+        launchers._outcomes = [first.fileno(), joined.fileno()]
+        launchers.channels[0] = ours
+        launchers.ends[1] = End(1, "it failed")
+        with contextlib.nullcontext() if has_begun else pytest.raises(JobFailedError, match="it failed"):
+            faults.check(1)
+
+
+@pytest.mark.parametrize("fault", [Freeze(node=0, at_step=0, seconds=0.05), Join(after_step=0)])
+def test_a_failure_after_a_fault_is_the_jobs(fault: Fault) -> None:
+    """A node that was hit may be the only one, and one that has joined may be the first that is heard."""
+
+    def train() -> None:
+        elasticrun.report_step(0)
+        raise LookupError("of the function")
+
+    with pytest.raises(WorkerFailed, match="LookupError: of the function") as failed:
+        elasticrun.launch(train, nproc=1, faults=[fault])
+    assert isinstance(failed.value.__cause__, LookupError)
+
+
+def test_a_job_that_loses_all_nodes_has_failed() -> None:
+    def train() -> None:
+        for step in range(3):
+            elasticrun.report_step(step)
+        select.select([], [], [])
+
+    faults = [LoseNode(0, at_step=1), LoseNode(1, at_step=1)]
+    with pytest.raises(JobFailedError, match="no node is left"):
+        elasticrun.launch(train, nproc=1, nodes=2, min_nodes=1, faults=faults)
+
+
+def test_nobody_waits_for_a_node_that_the_job_did_without() -> None:
+    """It comes back long after the job is over, and would look for its master then."""
+
+    def train() -> str:
+        for step in range(3):
+            elasticrun.report_step(step)
+        return os.environ["WORLD_SIZE"]
+
+    faults = [Freeze(node=1, at_step=1, seconds=3600)]
+    with elasticrun.start(train, nproc=1, nodes=2, min_nodes=1, faults=faults) as job:
+        assert [it.value for it in job.wait(timeout=120)] == ["1"]
+        assert [it.value for it in job.wait()] == ["1"]
+    assert job.rounds == 2
 
 
 def test_a_node_that_cannot_join_ends_the_job() -> None:
