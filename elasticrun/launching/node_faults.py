@@ -58,6 +58,7 @@ class NodeFaults:
         self._scale = scale
         self._clock = MonotonicClock()
         self._ends: list[tuple[float, int, Callable[[], None]]] = []  # of faults that last, by their time
+        self._frozen: dict[int, list[int]] = {}  # pidfds, by the fault
 
     def hear(self, ring: Ring) -> None:
         """Bring about the fault that a rank has met. One that is none of this job's is nothing."""
@@ -101,7 +102,10 @@ class NodeFaults:
             heapq.heappop(self._ends)[2]()
 
     def close(self) -> None:
-        """Let go of the relays."""
+        """Let go of the relays, and of what is frozen."""
+        self._ends.clear()
+        for fault in [*self._frozen]:
+            self._let_go(fault)
         for relay in self._relays.values():
             relay.close()
 
@@ -124,7 +128,7 @@ class NodeFaults:
 
     def _freeze(self, pids: Sequence[int], fault: int, seconds: float | None) -> None:
         """Stop these processes; the rank that waits for the echo is one of them."""
-        handles = []
+        handles = self._frozen[fault] = []
         for pid in pids:
             with contextlib.suppress(OSError):  # it has just ended
                 handles.append(os.pidfd_open(pid))
@@ -132,11 +136,14 @@ class NodeFaults:
 
         def thaw() -> None:
             _signal(handles, signal.SIGCONT)
-            for handle in handles:
-                os.close(handle)
+            self._let_go(fault)
             self._call.echo(fault)
 
         self._after(seconds, fault, thaw)
+
+    def _let_go(self, fault: int) -> None:
+        for handle in self._frozen.pop(fault):
+            os.close(handle)
 
     def _after(self, seconds: float | None, fault: int, what: Callable[[], None]) -> None:
         if seconds is not None:

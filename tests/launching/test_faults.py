@@ -9,6 +9,7 @@ import select
 import socket
 import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,6 +222,23 @@ def test_nobody_waits_for_a_node_that_the_job_did_without() -> None:
         assert [it.value for it in job.wait(timeout=120)] == ["1"]
         assert [it.value for it in job.wait()] == ["1"]
     assert job.rounds == 2
+
+
+@pytest.mark.parametrize("seconds", [None, 3600])
+def test_a_frozen_node_leaves_no_descriptors_behind(seconds: float | None) -> None:
+    def train() -> None:
+        elasticrun.report_step(0)
+        select.select([], [], [])
+
+    elasticrun.launch(print, nproc=1)  # so that there is a fork server
+    before = {*Path("/proc/self/fd").iterdir()}
+    faults = [Freeze(node=1, at_step=0, seconds=seconds)]
+    with elasticrun.start(train, nproc=1, nodes=2, min_nodes=1, faults=faults) as job:
+        assert job._faults is not None
+        while job._faults._left:
+            job.hear(None)
+        job.close()
+    assert {*Path("/proc/self/fd").iterdir()} == before
 
 
 def test_a_node_that_cannot_join_ends_the_job() -> None:
