@@ -3,7 +3,7 @@
 Theory. The caller keeps the pickled call, and one file for each rank's answer, as memory files of its own; a
 worker reaches them through /proc/PID/fd, so nothing is left behind on a disk, whoever is killed. An answer
 begins with a header that is written last: a worker that is killed meanwhile has left none. Each worker of a
-rank overwrites what the one before it has left, so the newest round's answer stands.
+rank overwrites what those of earlier rounds have left, and nothing else, so the newest round's answer stands.
 
 The program is this file and the place of the call: ``PID:FD:TOKEN``. The token is in the names of the files:
 a worker that outlives its call by a moment does not take another call's files, under the same numbers, for
@@ -87,6 +87,9 @@ class Call:
         body = self._pickled_answer(value)
         number = self.terms["answers"][self.rank]
         with self._open(number, MEMFD + ANSWER + self._token, "r+b") as file:
+            header = file.read(HEADER.size)
+            if len(header) == HEADER.size and HEADER.unpack(header)[1] > self.round:
+                return  # the job has gone on without this node, which is cut off
             file.truncate(0)
             file.seek(HEADER.size)
             file.write(body)

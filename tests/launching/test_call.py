@@ -23,3 +23,18 @@ def test_a_late_worker_leaves_no_answer_with_another_call(monkeypatch: pytest.Mo
     target.Call(call.place).answer(target.RETURNED, "in time")
     assert call.answers()[0].value == "in time"
     call.close()
+
+
+def test_a_worker_of_an_earlier_round_leaves_a_newer_answer_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cut off goes on, and may end after the one that the job has in its place."""
+    monkeypatch.setenv(target.RANK, "0")
+    call = Call(print, (), 1, 1000)
+    workers = []
+    for number in range(3):
+        monkeypatch.setenv(target.ROUND, str(number))
+        workers.append(target.Call(call.place))
+    for number in (1, 0, 2):
+        workers[number].answer(target.RETURNED, number)
+        answer = call.answers()[0]
+        assert (answer.round, answer.value) == (max(number, 1), max(number, 1))
+    call.close()
