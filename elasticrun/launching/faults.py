@@ -102,7 +102,8 @@ def checked(faults: object, nproc: int, nodes: int, min_nodes: int) -> Sequence[
     for fault in faults:
         for wrong in _wrongs(fault, nproc, most):
             raise UsageError(f"{fault} {wrong}")
-        if is_for_good(fault) and min_nodes == nodes:
+        there = nodes + sum(it.round < fault.round for it in faults if isinstance(it, Join))
+        if is_for_good(fault) and min_nodes == there:
             raise UsageError(
                 f"{fault} leaves fewer nodes than the {nodes} that the job needs: give min_nodes={nodes - 1}"
                 if nodes > 1
@@ -148,7 +149,10 @@ def _wrongs(fault: Fault, nproc: int, nodes: int) -> Iterator[str]:
     """What is wrong with a fault, each as the end of a sentence; ``nodes``: the most that there may be."""
     step = fault.after_step if isinstance(fault, Join) else fault.at_step
     rank, node = getattr(fault, "rank", None), getattr(fault, "node", None)
-    if not all(_is_whole(it) for it in (step, fault.round, *({rank, node} - {None}))):
+    named = [getattr(fault, name) for name in ("rank", "node") if hasattr(fault, name)]
+    if isinstance(fault, Freeze):  # it has both
+        named = [it for it in named if it is not None]
+    if not all(_is_whole(it) for it in (step, fault.round, *named)):
         yield "was given: give numbers from 0 on, and whole ones for rank, node, step and round"
         return
     if isinstance(fault, Slow) and not _is_number(fault.factor):

@@ -15,6 +15,7 @@ from elasticrun.launching.node_faults import NodeFaults
 if TYPE_CHECKING:
     from elasticrun.control import JobControl
 
+_LONGEST = 86400.0  # seconds that one wait of the kernel's may take
 _BELL, _OTHER = -1, -2  # stand for these among the numbers of launchers
 
 T = TypeVar("T")
@@ -82,7 +83,7 @@ class Hearing:
             if other is not None:
                 selector.register(other, selectors.EVENT_READ, _OTHER)
             times = [each for each in (timeout, wait) if each is not None]
-            ready = [key.data for key, _ in selector.select(min(times, default=None))]
+            ready = [key.data for key, _ in selector.select(min([*times, _LONGEST]))]
         for number in sorted(ready, reverse=True):  # the bell last: who rings must be known by then
             if number == _BELL:
                 self._hear_bell()

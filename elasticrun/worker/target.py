@@ -204,7 +204,8 @@ def with_faults(
 def bring(fault: Mapping[str, Any], lasted: float, call: Call) -> None:
     """Bring about a fault. ``lasted``: seconds of this process's last step."""
     if fault["kind"] == SLOW:
-        threading.Event().wait(max(0.0, (fault["factor"] - 1) * lasted))  # that is the fault
+        longer = max(0.0, (fault["factor"] - 1) * lasted)
+        threading.Event().wait(min(longer, threading.TIMEOUT_MAX))  # that is the fault
         return
     if "echo" in fault:
         call.meet(fault)

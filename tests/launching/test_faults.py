@@ -342,6 +342,10 @@ def test_a_fork_leaves_the_relays_of_its_parent_alone() -> None:
         ([Slow(rank=1, factor="much")], "give a number as its factor"),  # type: ignore[arg-type]
         ([Kill(rank=2, at_step=0)], "names no rank of this job: give one from 0 to 1"),
         ([LoseNode(1, at_step=0)], "names no node of this job: give one from 0 to 0"),
+        ([Kill(None, at_step=0)], "give numbers from 0 on"),  # type: ignore[arg-type]
+        ([LoseNode(None, at_step=0)], "give numbers from 0 on"),  # type: ignore[arg-type]
+        ([Kill([1], at_step=0)], "give numbers from 0 on"),  # type: ignore[arg-type]
+        ([LoseNode(1, at_step=0), Join(after_step=0)], "leaves no node"),
         ([LoseNode(0, at_step=0)], "leaves no node: give nodes=2 and min_nodes=1"),
         ([Freeze(at_step=1)], "give a rank or a node"),
         ([Freeze(rank=0, at_step=1, seconds=0)], "give seconds as a number above 0"),
@@ -354,6 +358,28 @@ def test_a_fork_leaves_the_relays_of_its_parent_alone() -> None:
 def test_wrong_faults_are_refused(faults: list[Fault], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         elasticrun.launch(print, faults=faults)
+
+
+def test_a_node_that_has_joined_may_be_lost_again() -> None:
+    def train() -> str:
+        for step in range(3):
+            elasticrun.report_step(step)
+        return os.environ["WORLD_SIZE"]
+
+    faults: list[Fault] = [Join(after_step=1), LoseNode(1, at_step=1, round=1)]
+    assert [it.value for it in elasticrun.launch(train, nproc=1, faults=faults)] == ["1"]
+
+
+def test_times_may_be_longer_than_the_kernel_waits() -> None:
+    def train() -> None:
+        elasticrun.report_step(0)
+
+    faults: list[Fault] = [Freeze(rank=1, at_step=0, seconds=1e300), Slow(rank=0, factor=1e300)]
+    with elasticrun.start(train, faults=faults, hang_timeout=1) as job:
+        with pytest.raises(TimeoutError):
+            job.wait(timeout=0.0)
+        with pytest.raises(WorkerFailed, match="rank"):
+            job.wait(timeout=float("inf"))
 
 
 def test_scripts_meet_none() -> None:
