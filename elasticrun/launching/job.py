@@ -47,7 +47,7 @@ class Job:
 
     def __init__(self, server: Server, plan: Plan, call: Call | None) -> None:
         """Start it. Raises NodeFaultError if the host refuses a process."""
-        self.ranks = plan.nproc * len(plan.requests)  # at first
+        self._ranks = plan.nproc * len(plan.requests)  # at first
         self._owner = os.getpid()
         self._call = call
         self._answers: dict[int, Answer] | None = None  # once all have ended
@@ -88,6 +88,12 @@ class Job:
     def is_abandoned(self) -> bool:
         """Whether the fork server has ended, and with it the job."""
         return self._launchers.is_abandoned
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are: in the newest round so far, else as it is to begin."""
+        last = self._launchers.rounds().get(self.rounds - 1)
+        return self._ranks if last is None else last.world_size
 
     @property
     def rounds(self) -> int:
@@ -190,15 +196,15 @@ class Job:
         return self._hearing.hear(timeout)
 
     def answers(self) -> dict[int, Any]:
-        """What ranks have returned so far, by rank; those that raised are left out."""
+        """What ranks have returned so far in the newest round, by rank; those that raised are left out."""
         answers = self._answers
         if answers is None:
-            answers = {} if self._call is None else self._current(self._call.answers())
+            answers = {} if self._call is None else self._newest(self._call.answers())
         return {rank: answer.value for rank, answer in answers.items() if not answer.raised}
 
     # -- what came of it
 
-    def _current(self, answers: Mapping[int, Answer]) -> dict[int, Answer]:
+    def _newest(self, answers: Mapping[int, Answer]) -> dict[int, Answer]:
         """Those of the newest round, but of no node that was taken away in it."""
         newest = self.rounds - 1
         lost = set() if self._faults is None else self._faults.lost
@@ -210,7 +216,7 @@ class Job:
             self._output.finish()
             found = {} if self._call is None else self._call.answers()
             self._server.learned.update(name for each in found.values() for name in each.imports)
-            self._answers = self._current(found)
+            self._answers = self._newest(found)
             self.close()
         ends = launchers.decisive
         failed = [end for end in ends if end.failures] or [end for end in ends if end.status]
@@ -224,9 +230,7 @@ class Job:
                 ExitCode.JOB_FAILED,
             )
         returned = self.answers()
-        last = launchers.rounds().get(self.rounds - 1)
-        ranks = self.ranks if last is None else last.world_size
-        return [Result(rank, returned.get(rank)) for rank in range(ranks)]
+        return [Result(rank, returned.get(rank)) for rank in range(self.ranks)]
 
 
 def _caused(error: ElasticRunError, answers: Mapping[int, Answer]) -> ElasticRunError:

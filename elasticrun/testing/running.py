@@ -63,7 +63,7 @@ class Runner:
             options = _options(mark)
             timeout, backend = options.pop("timeout", TIMEOUT), options.pop("backend", "gloo")
             server = self._open()
-            restarts = options.get("max_restarts", 0) > 0
+            restarts = options.get("max_restarts") not in (None, 0)
             args = (item.nodeid, backend, settings(self._config), restarts)
             with start(run_test, *args, preload=(), server=server, **options) as job:
                 found, problem = _watched(job, timeout, timeout if restarts else GRACE)
@@ -156,6 +156,9 @@ def _stopped(job: Job, why: str) -> tuple[Found, str]:
     """Stop what still runs, after a look at where it stands."""
     found: Found = job.answers()
     waiting = sorted({*range(job.ranks)} - {*found})
+    if not waiting:
+        job.cancel(patience=GRACE)
+        return found, f"all ranks had ended, but their launchers {why}"
     stacks = "\n".join(f"[rank {rank}]\n{_stack(job, rank)}" for rank in waiting)
     job.cancel(patience=GRACE)
     names = f"rank{'s' if len(waiting) > 1 else ''} {', '.join(map(str, waiting))}"
@@ -175,6 +178,9 @@ def _stack(job: Job, rank: int) -> str:
 def _options(mark: pytest.Mark) -> dict[str, Any]:
     if mark.args:
         raise UsageError(f"distributed{mark.args} was given: name the arguments, as in distributed(nproc=2)")
+    timeout = mark.kwargs.get("timeout", TIMEOUT)
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not timeout > 0:
+        raise UsageError(f"timeout={timeout!r} was given: give seconds, as a number above 0")
     env = {"LOGLEVEL": os.environ.get("LOGLEVEL", "CRITICAL")}  # the reports say it all
     return {"shutdown_timeout": 1, "env": env, **mark.kwargs}
 

@@ -321,14 +321,22 @@ def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest
 
         @pytest.mark.distributed(nprocs=2)
         def test_mistyped(): pass
+
+        @pytest.mark.distributed(nproc=1, timeout=None)
+        def test_endless(): pass
+
+        @pytest.mark.distributed(nproc=1, max_restarts="many")
+        def test_restless(): pass
         """,
     )
-    result.assert_outcomes(failed=3)
+    result.assert_outcomes(failed=5)
     result.stdout.fnmatch_lines(
         [
             "distributed(3,) was given: name the arguments, as in distributed(nproc=2)",
             "nproc=0 was given: give a whole number of 1 or more",
             "launch has no option nprocs*",
+            "timeout=None was given: give seconds, as a number above 0",
+            "*max-restarts*many*",
         ]
     )
 
@@ -455,3 +463,38 @@ def test_faults_come_at_steps_and_the_test_goes_on(pytester: pytest.Pytester) ->
     )
     result.assert_outcomes(passed=2, failed=1)
     assert "[rank 1] AssertionError: 1" in result.stdout.str(), "of the last round"
+
+
+def test_who_is_stopped_in_another_world_is_of_that_world(pytester: pytest.Pytester) -> None:
+    """A rank that was lost is none of it, and one that has joined is."""
+    result = run(
+        pytester,
+        """
+        import os, threading
+        import elasticrun, pytest
+        from elasticrun.testing import Join, LoseNode
+
+        def wait_for_ever():
+            threading.Event().wait()
+
+        def train():
+            for step in range(3):
+                elasticrun.report_step(step)
+            assert os.environ["RANK"] != "0"
+            wait_for_ever()
+
+        LOST = {"nodes": 2, "min_nodes": 1, "faults": [LoseNode(1, at_step=1)]}
+
+        @pytest.mark.distributed(nproc=2, backend=None, **LOST)
+        def test_a_node_is_lost():
+            train()
+
+        @pytest.mark.distributed(nproc=1, backend=None, faults=[Join(after_step=1)])
+        def test_a_node_has_joined():
+            train()
+        """,
+    )
+    result.assert_outcomes(failed=2)
+    out = result.stdout.str()
+    assert out.count("\nrank 1 still ran after another rank had failed, and stood here:") == 2
+    assert out.count("in wait_for_ever") == 2
