@@ -8,13 +8,14 @@ as by a kernel's queue, and waits.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
+import struct
 import threading
 from collections.abc import Coroutine
 from typing import Any
 
+_RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: wait for nothing as it is closed
 _PIECE = 64 << 10  # bytes
 _LOOPBACK = "127.0.0.1"
 
@@ -80,10 +81,13 @@ class Relay:
     async def _serve(self, node: socket.socket) -> None:
         with node, socket.socket() as master:
             master.setblocking(False)
-            with contextlib.suppress(OSError):  # the master is not there, as the node finds out
+            try:
                 await self._is_open.wait()
                 await self._loop.sock_connect(master, (_LOOPBACK, self._target))
                 await self._hand_on_both(node, master)
+            except OSError:  # a reset, for who sees a mere end takes the relay for another program
+                for each in (node, master):
+                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     async def _hand_on_both(self, node: socket.socket, master: socket.socket) -> None:
         ways = [asyncio.ensure_future(self._hand_on(*ends)) for ends in ((node, master), (master, node))]

@@ -309,9 +309,22 @@ def test_a_relay_goes_on_after_a_connection_was_reset() -> None:
                     assert node.recv(100) == b"hello"
                     far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     far.close()
-                    assert node.recv(100) == b""
+                    with pytest.raises(ConnectionResetError):
+                        node.recv(100)
         finally:
             relay.close()
+
+
+def test_a_relay_says_that_no_master_is_there() -> None:
+    """A node tries again for long then, but not where another program holds the port."""
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    relay = Relay(port)
+    try:
+        with socket.create_connection(("127.0.0.1", relay.port)) as node, pytest.raises(ConnectionResetError):
+            node.recv(100)
+    finally:
+        relay.close()
 
 
 def test_a_fork_leaves_the_relays_of_its_parent_alone() -> None:
