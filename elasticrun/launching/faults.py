@@ -109,6 +109,13 @@ def checked(faults: object, nproc: int, nodes: int, min_nodes: int) -> Sequence[
                 if nodes > 1
                 else f"{fault} leaves no node: give nodes=2 and min_nodes=1"
             )
+    joins = [it.round for it in faults if isinstance(it, Join)]
+    for number in joins:
+        if joins.count(number) > 1:
+            raise UsageError(
+                f"{joins.count(number)} nodes join in round {number}, but ranks wait there for the first, so "
+                f"that no other would: give the second round={number + 1}"
+            )
     return faults
 
 

@@ -363,6 +363,7 @@ def test_a_fork_leaves_the_relays_of_its_parent_alone() -> None:
         ([Freeze(at_step=1)], "give a rank or a node"),
         ([Freeze(rank=0, at_step=1, seconds=0)], "give seconds as a number above 0"),
         ([Join(after_step=1), Partition(0, at_step=1, seconds=1)], "the node that has the master"),
+        ([Join(after_step=1), Join(after_step=2)], "2 nodes join in round 0.*: give the second round=1"),
         ([Join(after_step=1)] * 101, "give at most 100"),
         (["kill"], "give a list of Kill, Freeze, Slow, LoseNode, Join and Partition"),
         (Kill(0, 0), "give a list of Kill, Freeze, Slow, LoseNode, Join and Partition"),
