@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import selectors
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,11 +23,12 @@ T = TypeVar("T")
 
 
 class Hearing:
-    """Waits for whatever comes next of one job."""
+    """Waits for whatever comes next of one job; for several threads, if need be."""
 
     def __init__(self, launchers: Launchers, call: Call | None) -> None:
         self._launchers = launchers
         self._call = call
+        self._turn = threading.RLock()  # what is told is told once, to one thread
         #: Hears of faults, and has some that end with time.
         self.faults: NodeFaults | None = None
 
@@ -73,7 +75,15 @@ class Hearing:
             return pool.submit(asyncio.run, ask()).result()
 
     def _hear_next(self, timeout: float | None, other: int | None) -> bool:
-        """As ``hear``, but return as well once a fault ends that lasts."""
+        """As ``hear``, but return as well once a fault ends that lasts; False: another thread hears."""
+        if not self._turn.acquire(timeout=-1 if timeout is None else min(timeout, _LONGEST)):
+            return False
+        try:
+            return not self._launchers.are_over and self._take_in(timeout, other)
+        finally:
+            self._turn.release()
+
+    def _take_in(self, timeout: float | None, other: int | None) -> bool:
         wait = None if self.faults is None else self.faults.wait()
         with selectors.DefaultSelector() as selector:
             for number, channel in self._launchers.channels.items():

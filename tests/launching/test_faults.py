@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -394,6 +395,25 @@ def test_times_may_be_longer_than_the_kernel_waits() -> None:
             job.wait(timeout=0.0)
         with pytest.raises(WorkerFailed, match="rank"):
             job.wait(timeout=float("inf"))
+
+
+def test_one_thread_may_wait_while_another_asks() -> None:
+    """To ask the master is to hear what has been told meanwhile."""
+
+    def train() -> int:
+        for step in range(60):
+            elasticrun.report_step(step)
+        return 1
+
+    found: list[elasticrun.Result] = []
+    faults = [Freeze(rank=1, at_step=step, seconds=0.01) for step in range(60)]
+    with elasticrun.start(train, nproc=1, nodes=2, faults=faults) as job:
+        waits = threading.Thread(target=lambda: found.extend(job.wait()))
+        waits.start()
+        while waits.is_alive():
+            job.hear(0.0)
+        waits.join()
+    assert [it.value for it in found] == [1, 1]
 
 
 def test_scripts_meet_none() -> None:
