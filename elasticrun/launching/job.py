@@ -199,16 +199,10 @@ class Job:
         """What ranks have returned so far in the newest round, by rank; those that raised are left out."""
         answers = self._answers
         if answers is None:
-            answers = {} if self._call is None else self._newest(self._call.answers())
+            answers = {} if self._call is None else self._launchers.newest(self._call.answers())
         return {rank: answer.value for rank, answer in answers.items() if not answer.raised}
 
     # -- what came of it
-
-    def _newest(self, answers: Mapping[int, Answer]) -> dict[int, Answer]:
-        """Those of the newest round, but of no node that was taken away in it."""
-        newest = self.rounds - 1
-        lost = set() if self._faults is None else self._faults.lost
-        return {rank: it for rank, it in answers.items() if it.round == newest and (newest, rank) not in lost}
 
     def _results(self) -> list[Result]:
         launchers = self._launchers
@@ -216,7 +210,7 @@ class Job:
             self._output.finish()
             found = {} if self._call is None else self._call.answers()
             self._server.learned.update(name for each in found.values() for name in each.imports)
-            self._answers = self._newest(found)
+            self._answers = self._launchers.newest(found)
             self.close()
         ends = launchers.decisive
         failed = [end for end in ends if end.failures] or [end for end in ends if end.status]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from elasticrun.core.protocol.failure import Failure
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, ExitCode, JobFailedError, UsageError, WorkerFailed
-from elasticrun.launching.call import read_all
+from elasticrun.launching.call import Answer, read_all
 from elasticrun.rpc.records import from_json
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Launchers:
         #: waits for, as they never end.
         self.hit: set[int] = set()
         self.gone: set[int] = set()
+        #: Ranks that were taken away with their nodes, by round and rank: what they answer is nothing.
+        self.lost: set[tuple[int, int]] = set()
         self._started = 0
         self._outcomes: list[int] = []
         self._kept: list[list[dict[str, Any]]] = []  # what they have told, once the outcomes are closed
@@ -172,6 +174,13 @@ class Launchers:
                 begun = Begun(told["world_size"], told["restarts"], told["why"])
                 found.setdefault(told["round"], begun)
         return found
+
+    def newest(self, answers: Mapping[int, Answer]) -> dict[int, Answer]:
+        """Answers of the newest round, by rank, but none of a node that was taken away in it."""
+        number = max(self.rounds(), default=-1)
+        return {
+            rank: it for rank, it in answers.items() if it.round == number and (number, rank) not in self.lost
+        }
 
     def close(self) -> None:
         """Kill those that run, and let go of what they have left."""

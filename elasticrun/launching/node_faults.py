@@ -44,8 +44,6 @@ class NodeFaults:
 
     def __init__(self, plan: Plan, call: Call, launchers: Launchers, output: Output, scale: Scale) -> None:
         """``output``: of launchers, also of those that start later; ``scale``: orders other limits."""
-        #: Ranks that were taken away with their nodes, by round and rank: what they answer is nothing.
-        self.lost: set[tuple[int, int]] = set()
         self._left = dict(enumerate(plan.faults))
         self._nproc = plan.nproc
         self._joiners = [*plan.joiners]
@@ -123,7 +121,7 @@ class NodeFaults:
         if is_for_good(fault):
             assert fault.node is not None
             first = fault.node * self._nproc
-            self.lost |= {(fault.round, rank) for rank in range(first, first + self._nproc)}
+            self._launchers.lost |= {(fault.round, rank) for rank in range(first, first + self._nproc)}
             self._launchers.gone.add(number)
 
     def _freeze(self, pids: Sequence[int], fault: int, seconds: float | None) -> None:

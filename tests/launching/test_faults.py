@@ -205,7 +205,7 @@ def test_a_job_that_loses_all_nodes_has_failed() -> None:
             elasticrun.report_step(step)
         select.select([], [], [])
 
-    faults = [LoseNode(0, at_step=1), LoseNode(1, at_step=1)]
+    faults = [LoseNode(1, at_step=1), LoseNode(0, at_step=2, round=1)]
     with pytest.raises(JobFailedError, match="no node is left"):
         elasticrun.launch(train, nproc=1, nodes=2, min_nodes=1, faults=faults)
 
