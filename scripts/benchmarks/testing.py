@@ -5,6 +5,8 @@ torch's own ``MultiProcessTestCase``. A session of so many tests is timed from o
 same session takes to collect them and run none is taken off, and the rest is divided by their number. Both
 others import torch in each rank of each test, so fewer tests are enough for them. ``case`` needs the package
 ``expecttest``, and is left out without it.
+
+With ``--originals``: tests that come with torch, as torch runs them, under the plugin, and ported to it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from scripts.benchmarks import originals
+
 SESSIONS = Path(__file__).parent / "sessions"
 WAYS = {"ours": "all_reduce.py::test_ours", "spawn": "all_reduce.py::test_spawn", "case": "case.py::TestCase"}
 
@@ -30,7 +34,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--others", type=int, default=5, help="tests of the other sessions (default 5)")
     parser.add_argument("--runs", type=int, default=3, help="sessions of each way (default 3)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="of each test (default 2 4)")
+    parser.add_argument("--originals", action="store_true", help="tests that come with torch, on two ranks")
     options = parser.parse_args(arguments)
+    if options.originals:
+        originals.measure(options.runs)
+        return 0
     print(f"{'ranks':>5}  {'way':8}  {'each test, s':>12}  {'session, s':>10}  tests  runs")
     ways = [way for way in WAYS if way != "case" or find_spec("expecttest") is not None]
     for ranks in options.ranks:

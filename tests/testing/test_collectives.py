@@ -26,14 +26,17 @@ def mine(*shape: int) -> Any:
     return torch.full(shape or (2,), float(me() + 1))
 
 
-@pytest.mark.parametrize(("operation", "result"), [("SUM", 3), ("PRODUCT", 2), ("MIN", 1), ("MAX", 2)])
+OPERATIONS = [("SUM", 3), ("PRODUCT", 2), ("MIN", 1), ("MAX", 2)]  # and what they make of 1 and 2
+
+
+@pytest.mark.parametrize(("operation", "result"), OPERATIONS)
 def test_all_reduce(operation: str, result: float) -> None:
     tensor = mine()
     dist.all_reduce(tensor, op=getattr(dist.ReduceOp, operation))
     assert tensor.tolist() == [result] * 2
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "uint8", "float16"])
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "uint8", "float16", "complex64"])
 def test_all_reduce_of_a_type(dtype: str) -> None:
     tensor = mine().to(getattr(torch, dtype))
     dist.all_reduce(tensor)
@@ -48,6 +51,19 @@ def test_all_reduce_that_is_waited_for() -> None:
     assert tensor.tolist() == [3, 3]
 
 
+def test_all_reduce_in_a_group_of_all() -> None:
+    tensor, group = mine(), dist.new_group()
+    dist.all_reduce(tensor, group=group)
+    assert tensor.tolist() == [3, 3]
+    assert (dist.get_rank(group), dist.get_world_size(group)) == (me(), 2)
+
+
+def test_all_reduce_of_sparse_tensors() -> None:
+    tensor = torch.sparse_coo_tensor([[me(), 2]], [1.0, 5.0], (3,), check_invariants=False)
+    dist.all_reduce(tensor)
+    assert tensor.to_dense().tolist() == [1, 1, 10]
+
+
 @pytest.mark.parametrize("source", [0, 1])
 def test_broadcast(source: int) -> None:
     tensor = mine()
@@ -55,11 +71,12 @@ def test_broadcast(source: int) -> None:
     assert tensor.tolist() == [source + 1] * 2
 
 
-def test_reduce_to_one() -> None:
+@pytest.mark.parametrize(("operation", "result"), OPERATIONS)
+def test_reduce_to_one(operation: str, result: float) -> None:
     tensor = mine()
-    dist.reduce(tensor, dst=1)
+    dist.reduce(tensor, dst=1, op=getattr(dist.ReduceOp, operation))
     if me() == 1:
-        assert tensor.tolist() == [3, 3]
+        assert tensor.tolist() == [result] * 2
 
 
 def test_all_gather() -> None:
@@ -109,6 +126,34 @@ def test_send_and_receive() -> None:
     else:
         assert dist.recv(tensor, src=0) == 0
         assert tensor.tolist() == [1, 1]
+
+
+def test_receive_by_tag() -> None:
+    if me() == 0:
+        for work in [dist.isend(torch.tensor([float(tag)]), dst=1, tag=tag) for tag in (1, 2)]:
+            work.wait()
+    else:
+        first, second = torch.zeros(1), torch.zeros(1)
+        dist.recv(second, src=0, tag=2)
+        dist.recv(first, src=0, tag=1)
+        assert (first.item(), second.item()) == (1, 2)
+
+
+def test_receive_from_whoever_sends() -> None:
+    tensor = mine()
+    if me() == 0:
+        dist.send(tensor, dst=1)
+    else:
+        assert dist.recv(tensor) == 0
+        assert tensor.tolist() == [1, 1]
+
+
+def test_send_that_is_waited_for() -> None:
+    tensor = mine()
+    work = dist.isend(tensor, dst=1) if me() == 0 else dist.irecv(tensor, src=0)
+    work.wait()
+    assert work.is_completed()
+    assert tensor.tolist() == [1, 1]
 
 
 def test_send_and_receive_side_by_side() -> None:
