@@ -85,11 +85,9 @@ class Server:
         Raises NodeFaultError if the server is gone.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        text = os.memfd_create("elasticrun-request", os.MFD_CLOEXEC)
+        learned = sorted(self.learned) if request["learns"] else []
+        text = _written({**request, "preload": [*request["preload"], *learned]})
         try:
-            with open(text, "wb", closefd=False) as file:
-                learned = sorted(self.learned) if request["learns"] else []
-                file.write(json.dumps({**request, "preload": [*request["preload"], *learned]}).encode())
             fds = array("i", [text, outcome, *std, theirs.fileno()])
             self._control.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         except OSError as error:
@@ -100,8 +98,18 @@ class Server:
             os.close(text)
         return ours
 
-    def close(self) -> None:
-        """End it, with all its launchers; in a fork of its caller, only let go of it."""
+    def tell(self, what: object) -> None:
+        """Hand it what its code waits for before it serves, as JSON, unless it is gone."""
+        text = _written(what)
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._control, [b"!"], [text])
+        os.close(text)
+
+    def close(self, patience: float = _END_TIMEOUT) -> None:
+        """End it, with all its launchers; in a fork of its caller, only let go of it.
+
+        ``patience``: seconds that it has before it is killed.
+        """
         if os.getpid() != self.pid:
             self._control.close()
             return
@@ -109,7 +117,15 @@ class Server:
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_TIMEOUT)
+            self._process.wait(patience)
             return
         self._process.kill()
         self._process.wait()
+
+
+def _written(what: object) -> int:
+    """A file in memory with this as JSON."""
+    text = os.memfd_create("elasticrun-request", os.MFD_CLOEXEC)
+    with open(text, "wb", closefd=False) as file:
+        file.write(json.dumps(what).encode())
+    return text

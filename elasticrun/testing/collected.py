@@ -7,11 +7,21 @@ run them. Each rank is a fork of it, finds its test by its id, and runs it by py
 
 Invariant. Nothing is written at the end of this session, as it has none: reports, caches and coverage are the
 calling session's affair.
+
+It begins while the calling session still collects, with the one file that is known by then to speak of
+distributed tests, as the import of torch takes the longest of all. Once that session has collected its tests,
+it tells the files that are needed, and the others are collected, too.
 """
 
 from __future__ import annotations
 
+import gc
+import json
+import os
+import socket
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +31,7 @@ class _Session:
 
     found: pytest.Session | None = None
     capture = "fd"
+    is_here = False  # whether this process collects for ranks, or is one
 
 
 def session() -> pytest.Session:
@@ -34,27 +45,38 @@ def capture_method() -> str:
     return _Session.capture
 
 
-def collect(arguments: Sequence[str], capture: str, serve: Callable[[], object]) -> int:
-    """Collect as ``pytest arguments`` does, then serve; returns pytest's exit status."""
-    _Session.capture = capture
-    return int(pytest.main([*arguments], plugins=[_Serving(serve)]))
+def collect(arguments: Sequence[str], files: Sequence[str], capture: str, serve: Callable[[], object]) -> int:
+    """Collect as ``pytest arguments`` does, but ``files``, then serve; returns pytest's exit status.
+
+    The program's first argument is the number of the socket on which the caller tells which files it needs.
+    """
+    _Session.capture, _Session.is_here = capture, True
+    gc.disable()  # what is imported here stays; ``serve`` collects once
+    return int(pytest.main([*arguments], plugins=[_Serving(files, serve, int(sys.argv[1]))]))
 
 
 class _Serving:
-    def __init__(self, serve: Callable[[], object]) -> None:
+    def __init__(self, files: Sequence[str], serve: Callable[[], object], caller: int) -> None:
+        """``caller``: the number of a socket."""
+        self._files = files
         self._serve = serve
+        self._caller = caller
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Open no debugger on ranks: nobody types there, and a debugger that is left is no failure."""
+        """Collect these files only; open no debugger on ranks: nobody types there, and a debugger that is
+        left is no failure.
+        """
+        config.args[:] = self._files
         for name in ("usepdb", "trace", "setupshow"):
             setattr(config.option, name, False)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Serve in place of running tests."""
-        if session.testsfailed:
+        if not self._has_collected(session, _needed(self._caller)):
             return False  # some could not be collected: pytest says which
+        gc.enable()
         _Session.found = session
         config = session.config
         plugins = config.pluginmanager
@@ -64,3 +86,26 @@ class _Serving:
         config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all ranks
         self._serve()
         return True
+
+    def _has_collected(self, session: pytest.Session, needed: Sequence[str]) -> bool:
+        """Collect what is needed and not there yet; whether all of it is there."""
+        if not {*self._files} <= {*needed}:  # that was for nothing, and so it does not matter how it went
+            session.testsfailed, session.items, self._files = 0, [], ()
+        found, rest = session.items, [file for file in needed if file not in self._files]
+        if rest and not session.testsfailed:
+            session.config.args[:] = rest
+            session.config.hook.pytest_collection(session=session)
+            session.items = [*found, *session.items]
+        return not session.testsfailed
+
+
+def _needed(number: int) -> list[str]:
+    """The files with tests that the caller is going to run; waits until it knows. ``number``: of a socket."""
+    with socket.socket(fileno=os.dup(number)) as caller:
+        data, fds, _, _ = socket.recv_fds(caller, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        raise SystemExit  # it is gone
+    with Path(f"/proc/self/fd/{fds[0]}").open() as file:
+        files: list[str] = json.load(file)
+    os.close(fds[0])
+    return files

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from elasticrun.testing.running import Runner
 
 MARK = "distributed"
+_SPOKEN = f"mark.{MARK}".encode()  # where a file says this, tests may have the mark
 _RUNNER = pytest.StashKey["Runner"]()
+_IS_EARLY = pytest.StashKey[bool]()  # whether ranks may be prepared before the first test that needs them
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,6 +25,50 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Prepare ranks early in a session that is going to run what it collects, and runs it itself."""
+    config = session.config
+    runs_none = config.option.collectonly or config.getoption("setuponly", default=False)
+    is_one_of_many = hasattr(config, "workerinput")  # of xdist: this one may get none of these tests
+    config.stash[_IS_EARLY] = not (runs_none or is_one_of_many or _is_rank())
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Collect the first file with distributed tests for the ranks while it is collected here."""
+    stash = collector.config.stash
+    if (
+        stash.get(_IS_EARLY, False)
+        and _RUNNER not in stash
+        and isinstance(collector, pytest.Module)
+        and not collector.config.option.markexpr  # who chooses by marks may want none of these
+        and _speaks_of_mark(collector)
+    ):
+        _runner(collector.session).begin(str(collector.path))
+
+
+def _speaks_of_mark(collector: pytest.Module) -> bool:
+    try:
+        return _SPOKEN in collector.path.read_bytes()
+    except OSError:  # pytest tells of it
+        return False
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Now that all tests are known: see to it that the ranks of these are prepared, or none."""
+    config = session.config
+    goes_on = not session.testsfailed or config.option.continue_on_collection_errors
+    if not config.stash.get(_IS_EARLY, False):
+        return
+    if not goes_on or not _files(session):
+        if _RUNNER in config.stash:
+            config.stash[_RUNNER].tell([])
+        return
+    _runner(session).tell(_files(session))
+    _runner(session).open()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run a distributed test on its ranks, and report what they report."""
     mark = item.get_closest_marker(MARK)
@@ -30,7 +76,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _runner(item.session).run(item, mark):
+    runner = _runner(item.session)
+    if not runner.knows:
+        runner.tell(_files(item.session))
+    for report in runner.run(item, mark):
         hook.pytest_runtest_logreport(report=report)
     _tear_down(item, nextitem)
     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -59,10 +108,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _is_rank() -> bool:
+    """Whether this process collects tests for ranks, or is one."""
     import sys
 
     collected = sys.modules.get("elasticrun.testing.collected")
-    return collected is not None and collected._Session.found is not None
+    return collected is not None and collected._Session.is_here
+
+
+def _files(session: pytest.Session) -> list[str]:
+    """The files with distributed tests of this session."""
+    return sorted({str(it.path) for it in session.items if it.get_closest_marker(MARK) is not None})
 
 
 def _runner(session: pytest.Session) -> Runner:
@@ -70,5 +125,5 @@ def _runner(session: pytest.Session) -> Runner:
 
     stash = session.config.stash
     if _RUNNER not in stash:
-        stash[_RUNNER] = Runner(session, MARK)
+        stash[_RUNNER] = Runner(session.config)
     return stash[_RUNNER]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,6 @@ TIMEOUT, COLLECTING = 60.0, 600.0
 _UNHEARD = (
     "ignore:Module already imported so cannot be rewritten; elasticrun:pytest.PytestAssertRewriteWarning"
 )
-#: Stands for an argument of the command line, to see what it is.
-_MARKED = "elasticrun-marked"
 #: In a stack, the first frame that is none of the test's.
 _PYTESTS = "in pytest_pyfunc_call"
 _CODE = """\
@@ -35,7 +34,7 @@ import os
 os.chdir({folder!r})
 from elasticrun.cli.fork_server import serve
 from elasticrun.testing.collected import collect
-sys.exit(collect({arguments!r}, {capture!r}, serve))
+sys.exit(collect({arguments!r}, {files!r}, {capture!r}, serve))
 """
 
 Found = dict[int, RankReports]  # by rank
@@ -44,16 +43,37 @@ Found = dict[int, RankReports]  # by rank
 class Runner:
     """Runs the distributed tests of one session."""
 
-    def __init__(self, session: pytest.Session, mark: str) -> None:
-        """``mark``: of distributed tests."""
-        self._config = session.config
-        self._files = sorted(
-            {str(it.path) for it in session.items if it.get_closest_marker(mark) is not None}
-        )
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._files: list[str] | None = None  # with tests to run; None: not known yet
         self._server: Server | None = None
         self._said = os.memfd_create("elasticrun-collected", os.MFD_CLOEXEC)
         self._has_forked = False
         self._broken = ""  # why no rank can be forked
+
+    @property
+    def knows(self) -> bool:
+        """Whether it has been told which files there are."""
+        return self._files is not None
+
+    def begin(self, file: str) -> None:
+        """Start the process that forks ranks, with this file: the session has not collected all by now."""
+        with contextlib.suppress(ElasticRunError):  # the first test meets it again, and tells of it
+            self._start([file])
+
+    def tell(self, files: Sequence[str]) -> None:
+        """Tell it the files with tests that it may have to run. Without any it is not needed."""
+        self._files = [*files]
+        if self._server is not None and files:
+            self._server.tell(self._files)
+        elif self._server is not None:
+            self._server.close(patience=0)
+            self._server = None
+
+    def open(self) -> None:
+        """Start the process that forks ranks, unless it runs."""
+        with contextlib.suppress(ElasticRunError):
+            self._open()
 
     def run(self, item: pytest.Item, mark: pytest.Mark) -> list[pytest.TestReport]:
         """The reports of a test."""
@@ -80,21 +100,28 @@ class Runner:
 
     def close(self) -> None:
         """End the process that forks ranks."""
-        if self._server is not None:
+        if self._server is not None and self.knows:
             self._server.close()
+        elif self._server is not None:
+            self._server.close(patience=0)  # it may be in the middle of an import
         os.close(self._said)
 
     def _open(self) -> Server:
         if self._broken:
             raise UsageError(self._broken)
         if self._server is None or not self._server.is_alive:
-            arguments = _arguments(self._config, self._files)
-            folder = str(self._config.invocation_params.dir)
-            capture = self._config.getoption("capture")
-            code = _CODE.format(folder=folder, arguments=arguments, capture=capture)
-            os.ftruncate(self._said, 0)
-            os.lseek(self._said, 0, os.SEEK_SET)  # the one before has moved it
-            self._server = Server(code, output=self._said)
+            assert self._files is not None, "told before any test is run"
+            self._start(self._files).tell(self._files)
+        assert self._server is not None
+        return self._server
+
+    def _start(self, files: Sequence[str]) -> Server:
+        folder = str(self._config.invocation_params.dir)
+        arguments, capture = _arguments(self._config), self._config.getoption("capture")
+        code = _CODE.format(folder=folder, arguments=arguments, files=files, capture=capture)
+        os.ftruncate(self._said, 0)
+        os.lseek(self._said, 0, os.SEEK_SET)  # the one before has moved it
+        self._server = Server(code, output=self._said)
         return self._server
 
     def _epitaph(self, problem: str) -> str:
@@ -185,12 +212,12 @@ def _options(mark: pytest.Mark) -> dict[str, Any]:
     return {"shutdown_timeout": 1, "env": env, **mark.kwargs}
 
 
-def _arguments(config: pytest.Config, files: Sequence[str]) -> list[str]:
-    """The command line with which the same tests are collected, and no output is captured meanwhile."""
+def _arguments(config: pytest.Config) -> list[str]:
+    """The command line of this session, with which nothing is captured while tests are collected."""
     own = [
         "-s",
         f"--basetemp={temporary(config).getbasetemp() / 'ranks'}",
-        f"--rootdir={config.rootpath}",  # else the paths below say it, and with it the tests' ids
+        f"--rootdir={config.rootpath}",
         f"--config-file={config.inipath or os.devnull}",
         f"--confcutdir={config.known_args_namespace.confcutdir}",
         f"-W{_UNHEARD}",
@@ -199,24 +226,9 @@ def _arguments(config: pytest.Config, files: Sequence[str]) -> list[str]:
         own.append("-n0")
     if config.pluginmanager.hasplugin("pytest_cov"):
         own.append("--no-cov")
-    return [*_without_paths(config), *own, *files]
-
-
-def _without_paths(config: pytest.Config) -> list[str]:
-    """The command line of this session without what says where tests are."""
     given = [os.fspath(each) for each in config.invocation_params.args]
-    paths = config.option.file_or_dir
-
-    def is_path(number: int, text: str) -> bool:
-        if text not in paths or given.count(text) <= paths.count(text):
-            return text in paths or text == "--"
-        marked = [*given[:number], _MARKED, *given[number + 1 :]]  # it may be an option's value as well
-        try:
-            return _MARKED in config._parser.parse_known_args(marked).file_or_dir
-        except pytest.UsageError:  # no value for that option; a path too many does no harm
-            return False
-
-    return [text for number, text in enumerate(given) if not is_path(number, text)]
+    end = given.index("--") if "--" in given else len(given)  # what follows are paths
+    return [*given[:end], *own, *given[end:]]
 
 
 def _charge(reports: Sequence[pytest.TestReport], seconds: float) -> None:

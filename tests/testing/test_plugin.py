@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 
@@ -223,7 +224,8 @@ def test_the_limit_of_another_plugin_is_a_failure(pytester: pytest.Pytester) -> 
         def stop(*_):
             pytest.fail("enough of that")
 
-        if "RANK" not in os.environ:
+        if "CALLER" not in os.environ:
+            os.environ["CALLER"] = str(os.getpid())
             signal.signal(signal.SIGUSR1, stop)
         """
     )
@@ -231,11 +233,10 @@ def test_the_limit_of_another_plugin_is_a_failure(pytester: pytest.Pytester) -> 
         pytester,
         """
         import os, signal, threading, pytest
-        caller = int(os.environ.setdefault("CALLER", str(os.getpid())))
 
         @pytest.mark.distributed(nproc=1, backend=None)
         def test_hangs():
-            os.kill(caller, signal.SIGUSR1)
+            os.kill(int(os.environ["CALLER"]), signal.SIGUSR1)
             threading.Event().wait()
 
         def test_next(): pass
@@ -341,13 +342,20 @@ def test_wrong_marks_and_missing_tests_are_told_in_one_sentence(pytester: pytest
     )
 
 
+#: A conftest that tells the session's own process from all others.
+OWN = """
+import os
+os.environ.setdefault("SESSION", str(os.getpid()))
+"""
+
+
 def test_what_cannot_be_collected_again_says_why(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(OWN)
     result = run(
         pytester,
         """
         import os, pytest
-        assert "IMPORTED" not in os.environ, "not twice"
-        os.environ["IMPORTED"] = "yes"
+        assert os.environ["SESSION"] == str(os.getpid()), "not twice"
 
         @pytest.mark.distributed(nproc=1, backend=None)
         @pytest.mark.parametrize("number", [1, 2])
@@ -386,6 +394,70 @@ def test_a_session_without_distributed_tests_starts_nothing(pytester: pytest.Pyt
         """,
     )
     result.assert_outcomes(passed=1)
+
+
+def test_ranks_are_prepared_while_the_session_still_collects(pytester: pytest.Pytester) -> None:
+    """And a file that only seems to have distributed tests may fail there: no rank needs it."""
+    pytester.makeconftest(OWN + "os.path.exists('bell') or os.mkfifo('bell')\n")
+    pytester.makepyfile(
+        test_a="""
+        import os, pytest
+        if os.environ["SESSION"] != str(os.getpid()):
+            with open("bell", "w") as bell:
+                bell.write("!")
+            raise OSError("not twice")
+        def test_plain(): "No pytest.mark.distributed."
+        """,
+        test_b="""
+        import os, select
+        if os.environ["SESSION"] == str(os.getpid()):
+            bell = os.open("bell", os.O_RDONLY | os.O_NONBLOCK)
+            assert select.select([bell], [], [], 60)[0], "nobody collects test_a for ranks"
+        def test_plain(): pass
+        """,
+        test_c="""
+        import pytest
+        @pytest.mark.distributed(nproc=1, backend=None)
+        def test_on_a_rank(): pass
+        """,
+    )
+    result = pytester.runpytest_subprocess(*QUIET)
+    result.assert_outcomes(passed=3)
+
+
+@pytest.mark.parametrize(
+    ("way", "processes"),
+    [
+        (("-m", "not distributed"), 1),
+        (("--collect-only",), 1),
+        (("--setup-plan",), 1),
+        (("--markers",), 0),
+        (("-n2", "-k", "plain"), 2),
+        (("-k", "plain"), None),  # that is known only once all is collected: then it is ended
+    ],
+)
+def test_ranks_that_no_test_needs_are_not_prepared(
+    pytester: pytest.Pytester, way: tuple[str, ...], processes: int | None
+) -> None:
+    if "-n2" in way:
+        pytest.importorskip("xdist")
+    result = run(
+        pytester,
+        """
+        import os, pathlib, pytest
+        pathlib.Path(f"{os.getpid()}.pid").touch()
+        def test_plain(): pass
+        @pytest.mark.distributed(nproc=1, backend=None)
+        def test_on_a_rank(): pass
+        """,
+        *way,
+    )
+    assert result.ret == 0
+    pids = [int(path.stem) for path in pytester.path.glob("*.pid")]
+    assert processes in (None, len(pids))
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_sessions_of_several_processes_have_ranks_each(pytester: pytest.Pytester) -> None:
