@@ -36,6 +36,7 @@ from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, Preloaded, load_prct
 from elasticrun.dataclass import prepare
 from elasticrun.errors import ElasticRunError, ExitCode, UsageError
 from elasticrun.worker import warm_imports
+from elasticrun.worker.target import __file__ as PROGRAM
 from elasticrun.worker.target import LAUNCHER, start
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ _NEEDED = (
     "elasticrun.cli.master_settings",
     "elasticrun.cli.parse",
     "elasticrun.cli.scrub",
+    "elasticrun.core.health.stragglers",
+    "elasticrun.core.job.progress_notes",
     "elasticrun.rpc.nearby_server",
 )
 
@@ -223,7 +226,20 @@ def _load() -> None:
     for name in _NEEDED:
         import_module(name)
     _load_hooks()
+    _rehearse()
     _settle()
+
+
+def _rehearse() -> None:
+    """Do once what all launchers do alike, so that what it compiles and looks up is there in each of them."""
+    from elasticrun.cli.parse import parse_command_line
+    from elasticrun.master.service import MasterConfig
+    from elasticrun.rpc import local, records
+
+    with contextlib.suppress(ElasticRunError):  # the environment may be wrong: a launcher tells of it
+        parse_command_line(["--standalone", "--nproc-per-node=1", PROGRAM], dict(os.environ))
+    local.prepare()
+    records.prepare([MasterConfig])
 
 
 def _settle() -> None:

@@ -32,6 +32,7 @@ from elasticrun.core.protocol.messages import (
     Trust,
     Welcome,
 )
+from elasticrun.rpc import records
 from elasticrun.rpc.records import fitted, from_json, to_json
 from elasticrun.rpc.stream import StreamBrokenError, attach, welcome_in
 from elasticrun.rpc.text import clean
@@ -48,6 +49,11 @@ _WHO = "the master of this node"
 _KINDS: dict[str, type[AgentMessage | MasterMessage]] = {
     kind.__name__: kind for kind in (*typing.get_args(AgentMessage), *typing.get_args(MasterMessage))
 }
+
+
+def prepare() -> None:
+    """Look at all messages now: for a process whose forks exchange them."""
+    records.prepare(_KINDS.values())
 
 
 def _encode(message: AgentMessage | MasterMessage) -> bytes:

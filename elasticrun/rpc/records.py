@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import cache, partial
 from typing import Any, TypeVar, cast
@@ -106,6 +106,32 @@ def _ranges_of(hint: Any) -> tuple[Any, ...]:
 def _fields(kind: type) -> dict[str, Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def prepare(kinds: Iterable[type]) -> None:
+    """Look at these types, and at all inside of them, now: for a process whose forks use them."""
+    left: list[Any] = [*kinds, tuple]
+    seen = set[Any]()
+    while left:
+        kind = left.pop()
+        if kind in seen:
+            continue
+        seen.add(kind)
+        _loader(kind)
+        left += _parts(kind)
+        if isinstance(kind, type) and not typing.get_args(kind):
+            _converter(kind)
+        if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+            _ranges(kind)
+            left += _fields(kind).values()
+
+
+def _parts(hint: Any) -> list[Any]:
+    """The types of which an annotation is made, without what it says beside them."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Annotated:
+        return [parts[0]]
+    return [part for part in parts if part is not ...]
 
 
 def from_json(kind: type[T], data: Any) -> T:

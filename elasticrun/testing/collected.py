@@ -21,6 +21,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,6 @@ def session() -> pytest.Session:
     """The collected session that this process was forked from."""
     assert _Session.found is not None, "no tests are collected here"
     return _Session.found
-
-
-def capture_method() -> str:
-    """How the calling session captures output."""
-    return _Session.capture
 
 
 def collect(arguments: Sequence[str], files: Sequence[str], capture: str, serve: Callable[[], object]) -> int:
@@ -84,6 +80,8 @@ class _Serving:
         if reporter is not None:
             plugins.unregister(reporter)  # ranks have nobody to report to but the calling session
         config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all ranks
+        _have_capture(plugins)
+        import_module("elasticrun.testing.ranks")  # it needs this one
         self._serve()
         return True
 
@@ -97,6 +95,14 @@ class _Serving:
             session.config.hook.pytest_collection(session=session)
             session.items = [*found, *session.items]
         return not session.testsfailed
+
+
+def _have_capture(plugins: pytest.PytestPluginManager) -> None:
+    """Have ranks capture output as the calling session does, once they start to; this process never does."""
+    from _pytest.capture import CaptureManager
+
+    plugins.unregister(name="capturemanager")
+    plugins.register(CaptureManager(_Session.capture), "capturemanager")  # type: ignore[arg-type]
 
 
 def _needed(number: int) -> list[str]:

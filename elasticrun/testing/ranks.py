@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from elasticrun.dataclass import dataclass
-from elasticrun.testing.collected import capture_method, session
+from elasticrun.testing.collected import session
 from elasticrun.testing.counting import Settings, counted
 
 
@@ -50,7 +50,9 @@ def run_test(
             "the same names, in the same order, each time that they are collected"
         )
     reports = _Reports()
-    _capture(item.config)
+    capture = item.config.pluginmanager.get_plugin("capturemanager")
+    assert capture is not None, "the collecting process has made it"
+    capture.start_global_capturing()
     _have_own_directory(item.config)
     item.config.pluginmanager.register(reports, "elasticrun-reports")
     if _joined(item, backend, reports):
@@ -60,17 +62,6 @@ def run_test(
     to_data = item.config.hook.pytest_report_to_serializable
     found = tuple(to_data(config=item.config, report=each) for each in reports.found)
     return RankReports(found, reports.failed_at, int(ends_round and reports.failed_at is not None))
-
-
-def _capture(config: pytest.Config) -> None:
-    """Capture output as the calling session does; the collecting one captured none."""
-    from _pytest.capture import CaptureManager
-
-    plugins = config.pluginmanager
-    plugins.unregister(name="capturemanager")
-    manager = CaptureManager(capture_method())  # type: ignore[arg-type]
-    plugins.register(manager, "capturemanager")
-    manager.start_global_capturing()
 
 
 def temporary(config: pytest.Config) -> pytest.TempPathFactory:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from elasticrun.core.protocol.messages import (
     AgentMessage,
@@ -31,6 +31,7 @@ from elasticrun.core.protocol.messages import (
 from elasticrun.core.protocol.tasks import TaskReport
 from elasticrun.errors import ExcludedError, MasterUnreachableError, ProtocolError
 from elasticrun.rpc import local as module
+from elasticrun.rpc import records
 from elasticrun.rpc.local import LocalServer, LocalStream
 from elasticrun.rpc.session import Session
 from elasticrun.rpc.stream import StreamBrokenError
@@ -45,6 +46,18 @@ def test_every_message_survives(message: AgentMessage | MasterMessage) -> None:
     line = module._encode(message)
     assert line.count(b"\n") == 1
     assert module._decode(line) == message
+
+
+@settings(max_examples=20)
+@given(strategies.agent_messages | strategies.master_messages)
+def test_messages_that_were_prepared_are_looked_at_no_more(message: AgentMessage | MasterMessage) -> None:
+    caches = (records._converter, records._fields, records._ranges, records._loader)
+    for cache in caches:
+        cache.cache_clear()
+    module.prepare()
+    before = [cache.cache_info().misses for cache in caches]
+    module._decode(module._encode(message))
+    assert [cache.cache_info().misses for cache in caches] == before
 
 
 def test_numbers_that_a_program_made_up_do_not_break_the_stream() -> None:
