@@ -48,7 +48,7 @@ class Runner:
         self._files: list[str] | None = None  # with tests to run; None: not known yet
         self._server: Server | None = None
         self._said = os.memfd_create("elasticrun-collected", os.MFD_CLOEXEC)
-        self._has_forked = False
+        self._is_used = self._has_forked = False
         self._broken = ""  # why no rank can be forked
 
     @property
@@ -84,6 +84,7 @@ class Runner:
             timeout, backend = options.pop("timeout", TIMEOUT), options.pop("backend", "gloo")
             server = self._open()
             restarts = options.get("max_restarts") not in (None, 0)
+            self._is_used = True
             args = (item.nodeid, backend, settings(self._config), restarts)
             with start(run_test, *args, preload=(), server=server, **options) as job:
                 found, problem = _watched(job, timeout, timeout if restarts else GRACE)
@@ -100,10 +101,10 @@ class Runner:
 
     def close(self) -> None:
         """End the process that forks ranks."""
-        if self._server is not None and self.knows:
+        if self._server is not None and self._is_used:
             self._server.close()
         elif self._server is not None:
-            self._server.close(patience=0)  # it may be in the middle of an import
+            self._server.close(patience=0)  # it may be in the middle of an import, and has no launchers
         os.close(self._said)
 
     def _open(self) -> Server:
