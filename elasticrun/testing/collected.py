@@ -21,7 +21,6 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -81,7 +80,6 @@ class _Serving:
             plugins.unregister(reporter)  # ranks have nobody to report to but the calling session
         config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all ranks
         _have_capture(plugins)
-        import_module("elasticrun.testing.ranks")  # it needs this one
         self._serve()
         return True
 

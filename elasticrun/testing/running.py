@@ -33,6 +33,7 @@ _CODE = """\
 import os
 os.chdir({folder!r})
 from elasticrun.cli.fork_server import serve
+from elasticrun.testing import ranks  # else each of them would import it
 from elasticrun.testing.collected import collect
 sys.exit(collect({arguments!r}, {files!r}, {capture!r}, serve))
 """
