@@ -36,8 +36,8 @@ from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, Preloaded, load_prct
 from elasticrun.dataclass import prepare
 from elasticrun.errors import ElasticRunError, ExitCode, UsageError
 from elasticrun.worker import warm_imports
-from elasticrun.worker.target import __file__ as PROGRAM
 from elasticrun.worker.target import LAUNCHER, start
+from elasticrun.worker.target import __file__ as PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
