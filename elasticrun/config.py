@@ -12,6 +12,8 @@ from elasticrun.dataclass import dataclass
 from elasticrun.faults import Action as Action
 from elasticrun.faults import FailureClass as FailureClass
 
+#: Counts travel in 32-bit fields of the protocol.
+MAX_COUNT = 2**31 - 1
 #: Far below what a node can tell of (``core/protocol/commits.py``): nodes may be spread unevenly over hosts.
 MAX_STATE_COPIES = 8
 

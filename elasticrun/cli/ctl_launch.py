@@ -16,7 +16,7 @@ from elasticrun.cli import values
 from elasticrun.cli.ctl_run import run_lean
 from elasticrun.cli.scrub import take_environment
 from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, given_token, read_tls
-from elasticrun.config import Endpoint, SecurityConfig
+from elasticrun.config import MAX_COUNT, Endpoint, SecurityConfig
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.errors import ElasticRunError, UsageError
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False)
 _SECONDS = click.FloatRange(0, min_open=True, max=1e6)
-_NODES = click.IntRange(1, values.MAX_COUNT)
+_NODES = click.IntRange(1, MAX_COUNT)
 _OPTIONS = (
     click.option(
         "-H",

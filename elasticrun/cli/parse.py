@@ -169,7 +169,7 @@ def _policy(given: Given) -> Policy:
     path = given.find(options.POLICY)
     if path is None:
         return Policy()
-    from elasticrun.cli.policy_file import read_policy
+    from elasticrun.policy_file import read_policy
 
     return read_policy(path)
 

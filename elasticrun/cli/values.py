@@ -15,14 +15,12 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Generic, TypeVar
 
-from elasticrun.config import Endpoint, Std, StdByRank, TaskRole
+from elasticrun.config import MAX_COUNT, Endpoint, Std, StdByRank, TaskRole
 from elasticrun.dataclass import dataclass
 
 E = TypeVar("E", bound=Enum)
 
 
-#: Counts travel in 32-bit fields of the protocol.
-MAX_COUNT = 2**31 - 1
 MAX_PORT = 2**16 - 1
 #: Slower transfers between nodes would look like peers that have died.
 MIN_RATE = 1_000_000

@@ -64,7 +64,7 @@ def test_hmac_comes_without_openssl_if_python_has_digests_of_its_own(code: str) 
 UNUSED = {
     *("torch", "tensorflow", "numpy", "rich", "yaml", "secrets", "_ssl", "_hashlib", "click"),
     *("grpc", "google.protobuf", "elasticrun.rpc.client", "elasticrun.rpc.codec"),
-    *("elasticrun.agent.monitors.notice", "elasticrun.cli.child", "elasticrun.cli.policy_file"),
+    *("elasticrun.agent.monitors.notice", "elasticrun.cli.child", "elasticrun.policy_file"),
     *(
         "elasticrun.core.job",
         "elasticrun.core.protocol.orders",

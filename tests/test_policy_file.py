@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from elasticrun.cli.policy_file import MAX_BYTES, SETTINGS, Setting, read_policy
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule
 from elasticrun.core.recovery.policy import action_for
 from elasticrun.errors import ExitCode, UsageError
+from elasticrun.policy_file import MAX_BYTES, SETTINGS, Setting, policy_of, read_policy
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "policy.yaml"
+EXAMPLE = Path(__file__).parent.parent / "examples" / "policy.yaml"
 KEYS = "actions, same_error_rounds, refill_after, backoff"
 SHAPE = f"give a YAML file with the keys {KEYS}"
 CLASSES = ", ".join(each.value for each in FailureClass)
@@ -207,3 +207,18 @@ def test_a_value_that_aliases_make_endless_is_refused_at_once(path: Path, key: s
 
 def test_a_long_value_is_cut(path: Path) -> None:
     assert len(refusal(path, f"refill_after: {'x' * 5000}")) < 300
+
+
+def test_a_policy_may_be_given_from_python() -> None:
+    found = policy_of({"actions": {"network": "leave"}, "backoff": {"first": 2}}, "policy")
+    assert found == Policy(rules=(PolicyRule(FailureClass.NETWORK, Action.LEAVE),), backoff_first=2.0)
+    with pytest.raises(UsageError, match=r"^policy: actions.network is 'go'; give restart, recheck"):
+        policy_of({"actions": {"network": "go"}}, "policy")
+    with pytest.raises(UsageError, match=r"^policy: it holds 3 instead of keys with values; give actions"):
+        policy_of(3, "policy")
+
+
+def test_errors_name_the_file_as_its_caller_does(path: Path) -> None:
+    path.write_text("x: 1")
+    with pytest.raises(UsageError, match=r"^policy '.*': the key 'x' is unknown"):
+        read_policy(str(path), "policy")

@@ -1,8 +1,9 @@
-"""The file of ``--policy``: what is done about failures, where it differs from the default.
+"""Policies as people write them: what is done about failures, where it differs from the default.
 
-The table ``SETTINGS`` has every key that holds a number, with what is allowed; ``examples/policy.yaml`` has
-every key with its default. Nothing is guessed: an unknown or repeated key, or a value of another type or out
-of range, is an error that names the file, the key, what was given and what is allowed.
+One is the YAML file of ``--policy``, or a dict of Python with the same keys. The table ``SETTINGS`` has every
+key that holds a number, with what is allowed; ``examples/policy.yaml`` has every key with its default.
+Nothing is guessed: an unknown or repeated key, or a value of another type or out of range, is an error that
+names the file or the argument, the key, what was given and what is allowed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from pathlib import Path
 from reprlib import Repr
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from elasticrun.cli.values import MAX_COUNT
-from elasticrun.config import Action, FailureClass, Policy, PolicyRule
+from elasticrun.config import MAX_COUNT, Action, FailureClass, Policy, PolicyRule
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 
@@ -69,23 +69,35 @@ _CLASSES = tuple(each.value for each in FailureClass)
 _ACTIONS = tuple(each.value for each in Action)
 
 
-def read_policy(path: str) -> Policy:
+def read_policy(path: str, option: str = OPTION) -> Policy:
     """The policy in a YAML file; keys that it does not have keep their defaults.
+
+    ``option``: what errors call it.
 
     Raises:
         UsageError: the file cannot be read or is not such a policy.
     """
-    return _PolicyFile(path).read()
+    words = _Words(f"{option} {path!r}")
+    return words.policy(words.load(path))
 
 
-class _PolicyFile:
-    """One file, so that every error can name it."""
+def policy_of(content: object, name: str) -> Policy:
+    """The same of what a file would hold, as Python objects. ``name``: what errors call it.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    Raises:
+        UsageError: it is not such a policy.
+    """
+    return _Words(name).policy(content)
 
-    def read(self) -> Policy:
-        top = self._section("", self._load(), _keys_of(""))
+
+class _Words:
+    """One policy, so that every error can name it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def policy(self, content: object) -> Policy:
+        top = self._section("", content, _keys_of(""))
         numbers = dict(self._numbers("", top))
         backoff = self._section(BACKOFF, top.get(BACKOFF), _keys_of(BACKOFF))
         numbers |= self._numbers(f"{BACKOFF}.", backoff)
@@ -99,10 +111,10 @@ class _PolicyFile:
             )
         return policy
 
-    def _load(self) -> object:
+    def load(self, path: str) -> object:
         import yaml  # only launches with a policy file wait for it
 
-        text = self._text()
+        text = self._text(path)
         try:
             root = yaml.compose(text, Loader=yaml.SafeLoader)
             if isinstance(root, yaml.MappingNode):
@@ -117,9 +129,9 @@ class _PolicyFile:
         except RecursionError:
             self._refuse("it is nested too deeply", _SHAPE)
 
-    def _text(self) -> str:
+    def _text(self, path: str) -> str:
         try:
-            with Path(self._path).open("rb") as file:
+            with Path(path).open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
             if len(data) > MAX_BYTES:
                 self._refuse(f"it has more than {MAX_BYTES >> 10} KiB", _SHAPE)
@@ -181,7 +193,7 @@ class _PolicyFile:
                 yield PolicyRule(failure, action)
 
     def _refuse(self, what: str, advice: str) -> NoReturn:
-        raise UsageError(f"{OPTION} {self._path!r}: {what}; {advice}") from None
+        raise UsageError(f"{self._name}: {what}; {advice}") from None
 
 
 def _keys_of(section: str) -> tuple[str, ...]:
