@@ -82,7 +82,7 @@ class SimMaster:
         self.up = False
         self._sessions = 0
         self._streams: dict[int, Stream] = {}
-        self._offset = 0.0
+        self.offset = 0.0  # of its clock, which goes on where that of the process before ended
         self._tick_at: float | None = None
         self._crash: tuple[float, Memory] | None = None  # due at the next event
         self._expected: Any = None
@@ -99,7 +99,7 @@ class SimMaster:
             return
         crash, self._crash = self._crash, None
         before = fingerprint(self.machine.state) if crash and crash[1] is Memory.TORN else None
-        now = self.kernel.now + self._offset
+        now = self.kernel.now + self.offset
         if not isinstance(event, Beat) and before is None:
             self.journal.append((event, now))
             self.written(len(self.journal) - 1)
@@ -143,13 +143,13 @@ class SimMaster:
         deadline = self.machine.next_deadline()
         if deadline is not None and deadline != self._tick_at:
             self._tick_at = deadline
-            self.kernel.at(max(self.kernel.now, deadline - self._offset), self._tick, self.life, deadline)
+            self.kernel.at(max(self.kernel.now, deadline - self.offset), self._tick, self.life, deadline)
 
     def _tick(self, life: int, deadline: float) -> None:
         if life != self.life or not self.up or self._tick_at != deadline:
             return
         self._tick_at = None
-        for event in self.machine.due(max(deadline, self.kernel.now + self._offset)):
+        for event in self.machine.due(max(deadline, self.kernel.now + self.offset)):
             self.handle(event)
         if life == self.life and self.up:
             self._arm()
@@ -230,7 +230,7 @@ class SimMaster:
         self.up = True
         self._sessions = 0
         self._tick_at = None
-        self._offset = (self.journal[-1][1] if self.journal else 0.0) - self.kernel.now
+        self.offset = (self.journal[-1][1] if self.journal else 0.0) - self.kernel.now
         epoch = self.machine.state.epoch + 1 if epoch is None else epoch
         self.handle(MasterStarted(epoch, "" if self.machine.state.key else f"{epoch} at {self.kernel.now}"))
 

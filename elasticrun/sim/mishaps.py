@@ -81,7 +81,7 @@ class Mishaps:
         if group is agent.workers.group and group.alive and world is not None:
             world.genuine = True
             world.errors.add((bug.text, bug.step))
-            told = {"traceback": TRACEBACK + bug.text, "step": bug.step}
+            told = {"message": bug.text, "traceback": TRACEBACK + bug.text, "step": bug.step}
             agent.workers.end(group, next(iter(group.alive)), 1, FailureKind.EXIT, told)
 
     # -- hangs

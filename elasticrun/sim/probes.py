@@ -44,7 +44,7 @@ class Probes:
 
     def _probe_master(self, master: SimMaster) -> None:
         machine = master.machine
-        now = self.sim.kernel.now + master._offset
+        now = self.sim.kernel.now + master.offset
         before = fingerprint(machine.state)
         for event in self._stale_for_master(master):
             machine.handle(event, now)

@@ -28,9 +28,7 @@ def explain(scenario: Scenario, saving: Saving = SAVING) -> str:
     except Exception:  # noqa: BLE001 - whatever went wrong is what is shown
         result = traceback.format_exc()
     lines = run.kernel.lines or []
-    return "\n".join(
-        [*lines, result, f"seed {scenario.seed}; for tests/sim/regressions.py:", literal(scenario)]
-    )
+    return "\n".join([*lines, result, f"seed {scenario.seed} as a scenario:", literal(scenario)])
 
 
 def run_seeds(seeds: Sequence[int], nodes: int, is_tensorflow: bool, saving: Saving) -> int:

@@ -43,6 +43,9 @@ class Saves:
         self.own = self.rng.random() < 0.5  # ranks save shards, and not all the same
         self.copies = self.own and self.rng.random() < 0.7  # nodes copy their parts to others
         self.losses = self.rng.choice((0.0, 0.1))  # how likely it is that a part cannot be sent
+        if sim.scenario.calm:
+            self.shortage, self.slowness, self.losses = 0.0, 0.1, 0.0
+            self.own = self.copies = True
         self.inlets: dict[int, SimCopies] = {}  # by port
         self.gathering = Gathering()
         self._safe: dict[
@@ -50,6 +53,7 @@ class Saves:
         ] = {}  # the incarnations that had each part once it was safe
         self._saved: dict[CommitId, set[int]] = {}  # the ranks that have saved it
         self._ranks: dict[int, int] = {}  # how many ranks each round has
+        self.newest: tuple[CommitId | None, float] = None, 0.0  # that all ranks saved at last, and when
         #: By round: each member's group rank and incarnation.
         self._places: dict[int, dict[str, tuple[int, str]]] = {}
         self._held: set[CommitId] = set()  # which all members told in time that they hold it
@@ -99,8 +103,14 @@ class Saves:
         world = self.sim.rules.world_of(agent.name, group.assignment)
         assert world is not None
         if world.generation == self._generation or commit.round < self._first:
-            self._saved.setdefault(commit, set()).add(rank)
+            self._note_saved(commit, rank)
         memory.handle(SaveEnds(rank, step, 10, f"{commit.round}.{commit.step}.{rank}", self.own))
+
+    def _note_saved(self, commit: CommitId, rank: int) -> None:
+        ranks = self._saved.setdefault(commit, set())
+        ranks.add(rank)
+        if len(ranks) == self._ranks.get(commit.round):
+            self.newest = commit, self.kernel.now
 
     def answered(self, agent: SimAgent, rank: int, step: int) -> None:
         """A worker goes on, with this save or without."""

@@ -255,6 +255,8 @@ class Scenario:
     cautious: bool = False  # a job without a token
     step: float = 0.0  # seconds after which workers save their state, again and again; 0.0: never
     storage: StorageSpec | None = None  # where saved states are written; None: nowhere
+    calm: bool = False  # saves find room, are quick, and what only one node has of them is copied to another
+    patience: float = 0.0  # seconds more than usual that a world, and then the end, may take
 
 
 def ends(fault: Fault) -> float:

@@ -102,7 +102,7 @@ class Simulator:
             self.kernel.at(fault.at, self.faults.inflict, fault)
         for _ in range(PROBES):
             self.kernel.at(self.kernel.random() * (self._last_end + 5), self.probes.probe)
-        self.kernel.at(self._last_end + self.settle, self._settled)
+        self.kernel.at(self._last_end + self.settle + scenario.patience, self._settled)
 
     def _make_rules(self) -> Rules:
         return Rules(self)
@@ -118,8 +118,8 @@ class Simulator:
 
     def run(self) -> Result:
         """Run to the end. Raises Violation if a rule does not hold."""
-        bound = self._last_end + self.scenario.join_timeout + self.scenario.spread + PATIENCE
-        kernel = self.kernel
+        case, kernel = self.scenario, self.kernel
+        bound = self._last_end + case.join_timeout + case.spread + PATIENCE + case.patience
         while not self._over():
             if not kernel.step() or kernel.now > bound:
                 left = [agent.incarnation for agent in self.agents if not agent.over]
@@ -183,6 +183,7 @@ class Simulator:
             world.clash = True
             agent.workers.end(group, 0, 98, FailureKind.PORT_TAKEN)
         elif len(world.started) == len(world.assignments):
+            world.complete_at = self.kernel.now
             if group.assignment.cluster:
                 self.tf.work(world)
             else:

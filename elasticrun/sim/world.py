@@ -33,6 +33,7 @@ class World:
         self.assignments: dict[str, Assignment] = dict(current.assignments)
         self.claimed: set[str] = set()  # nodes that obeyed the order to start
         self.started: dict[str, SimAgent] = {}  # nodes whose workers are up
+        self.complete_at: float | None = None  # when the workers of all nodes were up
         self.done: dict[str, int] = {}  # name -> workers that ended with 0
         self.genuine = False  # a worker failed by itself
         self.clash = False  # the store's port was taken
@@ -42,6 +43,10 @@ class World:
             None  # what its master knew to be in the storage, and of which run
         )
         self.led = False  # the task that leads a TensorFlow job has ended with 0
+
+    def waited(self, name: str, now: float) -> float:
+        """For how many seconds a node has made no steps."""
+        return sum(min(now, until) - since for since, until in self.waits.get(name, ()))
 
     @property
     def failed_by_itself(self) -> bool:

@@ -8,20 +8,37 @@
         torch.distributed.all_reduce(total)
         assert total.item() == 2
 
-The plugin is there once elasticrun is installed. See ``elastic-ctl manual testing``.
+The plugin is there once elasticrun is installed. ``simulate`` runs jobs without processes, under faults, once
+for each of many seeds: ``elasticrun.testing.simulation`` has all that it takes. See ``elastic-ctl manual
+testing``.
 """
 
 TYPE_CHECKING = False  # pytest loads this in each session: it imports nothing
 if TYPE_CHECKING:
     from elasticrun.launching.faults import Fault, Freeze, Join, Kill, LoseNode, Partition, Slow
+    from elasticrun.testing.simulation import SimulationFailed, simulate
 
-__all__ = ["Fault", "Freeze", "Join", "Kill", "LoseNode", "Partition", "Slow"]
+__all__ = [
+    "Fault",
+    "Freeze",
+    "Join",
+    "Kill",
+    "LoseNode",
+    "Partition",
+    "SimulationFailed",
+    "Slow",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> object:
-    """The faults, imported when one is first used."""
+    """The faults and the simulator, imported when one is first used."""
     if name not in __all__:
         raise AttributeError(f"module 'elasticrun.testing' has no attribute {name!r}")
+    if name in ("SimulationFailed", "simulate"):
+        from elasticrun.testing import simulation
+
+        return getattr(simulation, name)
     from elasticrun.launching import faults
 
     return getattr(faults, name)
