@@ -75,6 +75,7 @@ def _lazy(cls: type) -> Any:
         if own.get(name) is None:  # defining __eq__ sets __hash__ to None
             own[name] = _stub(home, name, write)
     own["__setattr__"] = own["__delattr__"] = _refuse
+    own["__signature__"] = _SIGNATURE
     own["__reduce__"] = _reduce
     own["__qualname__"] = cls.__qualname__
     home.append(type(cls)(cls.__name__, cls.__bases__, own))
@@ -111,6 +112,26 @@ class _Fields:
         made: Any = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)(twin)
         owner.__dataclass_fields__ = found = made.__dataclass_fields__
         return found  # type: ignore[no-any-return]
+
+
+class _Signature:
+    """What ``inspect.signature`` and ``help`` show of a class: its fields, as the stub would not."""
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        import inspect
+
+        if "__dataclass_params__" not in vars(owner):
+            raise AttributeError("__signature__")  # a class below that is none of ours has its own way
+        found, kind = [], inspect.Parameter.POSITIONAL_OR_KEYWORD
+        for field in dataclasses.fields(owner):
+            default = field.default if field.default is not dataclasses.MISSING else inspect.Parameter.empty
+            if field.default_factory is not dataclasses.MISSING:
+                default = ...
+            found.append(inspect.Parameter(field.name, kind, default=default, annotation=field.type))
+        return inspect.Signature(found)
+
+
+_SIGNATURE = _Signature()
 
 
 def _stub(home: Sequence[Any], name: str, write: Callable[[Any], Any]) -> Callable[..., Any]:

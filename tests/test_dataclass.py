@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from dataclasses import FrozenInstanceError, field, replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -178,3 +179,19 @@ def test_frozen_classes_are_known() -> None:
         value: int = 0
 
     assert [is_frozen(it) for it in (Ours, Theirs, Pair, Loose, int)] == [True, True, True, False, False]
+
+
+def test_what_is_shown_of_a_class_are_its_fields() -> None:
+    """As the standard library's, of which an annotation and a factory look the same."""
+    ours, theirs = (inspect.signature(kind).parameters for kind in (Ours, Theirs))
+    assert [*ours] == [*theirs] == ["first", "second", "third", "secret"]
+    assert [it.annotation for it in ours.values()] == [it.annotation for it in theirs.values()]
+    assert (ours["first"].default, ours["second"].default) == (inspect.Parameter.empty, "two")
+
+
+def test_a_class_below_that_is_made_in_another_way_shows_that() -> None:
+    class Below(Ours):  # type: ignore[misc, valid-type]
+        def __init__(self, other: int) -> None:
+            super().__init__(other)
+
+    assert [*inspect.signature(Below).parameters] == ["other"]
