@@ -1,7 +1,22 @@
 """elasticrun: a launcher for training jobs that outlive the crash of a worker, a node or the master.
 
-``elastic-run`` takes torchrun's command line. This package stays light on purpose: importing it
-imports neither grpc nor torch, nor the worker library, whose names it offers to training scripts.
+``elastic-run`` takes torchrun's command line. This package is for what Python programs do with it:
+
+- training scripts: ``report_step``, ``checkpointing``, ``on_drain`` and ``drain_requested`` may be called
+  anywhere, and do nothing outside of ``elastic-run``; ``Checkpointer`` and ``RandomState`` need torch
+- programs that run jobs: ``launch`` and ``start``, with ``Job``, ``Result``, ``WorkerFailed`` and
+  ``JobFailedError``
+- modules of their own: ``elasticrun.data``, ``elasticrun.tf``, ``elasticrun.testing``, ``elasticrun.compat``,
+  ``elasticrun.control`` and ``elasticrun.errors``
+
+::
+
+    import elasticrun
+
+    results = elasticrun.launch(lambda: 7, nproc=2)
+    assert [result.value for result in results] == [7, 7]
+
+Each name is loaded when it is first used: to import the package imports neither grpc nor torch.
 """
 
 TYPE_CHECKING = False  # importing typing would cost more than all the rest
@@ -33,8 +48,16 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """All names; those that import torch only once that is there, as ``help`` loads what is named here."""
+    import sys
+
+    heavy = () if "torch" in sys.modules else ("Checkpointer", "RandomState")
+    return sorted(name for name in {*globals(), *__all__} if name not in heavy)
+
+
 def __getattr__(name: str) -> object:
-    """The worker library's functions, imported when one is first used."""
+    """The names of this package, imported when one is first used."""
     if name == "data":
         import elasticrun.data
 

@@ -4,6 +4,8 @@
 
     from elasticrun.compat import elastic_launch, spawn
 
+    spawn(print, ("hello",), nprocs=2)  # print(rank, "hello") in each process
+
 What fails raises elasticrun's errors (``WorkerFailed`` and others), not torch's. The functions need no import
 guard, and may be closures.
 """
@@ -18,6 +20,8 @@ from elasticrun.errors import UsageError
 from elasticrun.launching.api import launch, start
 from elasticrun.launching.job import Job
 
+__all__ = ["SpawnContext", "elastic_launch", "spawn"]
+
 #: Fields of torch's configuration that are options of ``elastic-run``.
 _OPTIONS = ("role", "virtual_local_rank", "shutdown_timeout", "event_log_handler", "signals_to_handle")
 
@@ -31,15 +35,20 @@ class Configuration(Protocol):
 
 
 class elastic_launch:
-    """``torch.distributed.launcher.api.elastic_launch``: ``elastic_launch(config, function)(*args)``.
+    """``torch.distributed.launcher.api.elastic_launch``, for one node.
 
-    For one node: how nodes of several hosts meet is the command line's affair.
+    How nodes of several hosts meet is the command line's affair.
     """
 
     def __init__(self, config: Configuration, entrypoint: Callable[..., object] | str) -> None:
-        """``entrypoint``: a function, or a program that is not Python's.
+        """Nothing runs before the object is called.
 
-        Raises UsageError for several nodes.
+        Args:
+            config: A ``LaunchConfig`` of torch, or what has its fields.
+            entrypoint: A function, or the path of a program that is not Python's.
+
+        Raises:
+            UsageError: the configuration is for several nodes.
         """
         if config.max_nodes > 1:
             raise UsageError(
@@ -50,7 +59,10 @@ class elastic_launch:
         self._entrypoint = entrypoint
 
     def __call__(self, *args: object) -> dict[int, Any]:
-        """Run the job; returns what each rank returned, by rank. Raises as ``elasticrun.launch``."""
+        """Run the job with ``args``; returns what each rank returned, by rank.
+
+        Raises as ``elasticrun.launch``.
+        """
         config = self._config
         given = {name: getattr(config, name, None) for name in _OPTIONS}
         options = {name: value for name, value in given.items() if value is not None}
@@ -63,13 +75,16 @@ class elastic_launch:
 
 
 class SpawnContext:
-    """What ``spawn`` returns unless it waits."""
+    """What ``spawn`` returns with ``join=False``. Made by ``spawn``."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the functions, at most so many seconds; whether all have ended. Raises as ``Job.wait``."""
+        """Wait at most ``timeout`` seconds (None: without end); whether all have ended.
+
+        Raises as ``Job.wait``.
+        """
         try:
             self._job.wait(timeout)
         except TimeoutError:
@@ -85,10 +100,16 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> SpawnContext | None:
-    """``torch.multiprocessing.spawn``: call ``fn(rank, *args)`` in ``nprocs`` processes.
+    """``torch.multiprocessing.spawn``: call ``fn(rank, *args)`` in several processes.
 
-    ``daemon`` and ``start_method`` are accepted, and change nothing: the processes never outlive this one.
     Raises as ``elasticrun.launch``.
+
+    Args:
+        fn: The function.
+        args: What it gets after its rank.
+        nprocs: How many processes.
+        join: Wait for them; else return at once what can wait.
+        daemon, start_method: Accepted, and change nothing: the processes never outlive this one.
     """
     job = start(_called, fn, tuple(args), nproc=nprocs)
     context = SpawnContext(job)

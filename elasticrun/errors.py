@@ -232,7 +232,7 @@ class JobFailedError(ElasticRunError):
     """A job that was launched from Python ended without its result, for another reason than a worker's."""
 
     def __init__(self, reason: str, exit_status: int) -> None:
-        """``exit_status``: of the launcher, see ``ExitCode``."""
+        """``reason``: in words. ``exit_status``: of the launcher, see ``ExitCode``."""
         super().__init__(f"{reason} (exit status {exit_status})")
         self.reason = reason
         self.exit_status = exit_status
@@ -259,9 +259,15 @@ class WorkerFailed(ElasticRunError):
         output: str,
         others: tuple[str, ...] = (),
     ) -> None:
-        """``traceback`` and ``output``, the end of its stderr, are as the worker left them, perhaps "".
+        """All of these are attributes as well.
 
-        ``others``: one line for each worker that failed as well.
+        Args:
+            rank: Of the worker.
+            summary: One line: which worker, where, and how it ended.
+            worker_exit_code: Its exit status; negative: the number of the signal.
+            traceback: As the worker left it; "": it left none.
+            output: The end of its stderr, perhaps "".
+            others: One line for each worker that failed later.
         """
         parts = (summary, traceback or output, *(f"later, {other}" for other in others))
         super().__init__("\n".join(part.rstrip() for part in parts if part))

@@ -163,7 +163,7 @@ class Checkpointer:
         return found.commit.step
 
     def is_due(self, step: int) -> bool:
-        """Whether ``save`` would save this step: by ``every``, and only as a worker of elastic-run.
+        """Whether ``save`` would save ``step``: by ``every``, and only as a worker of elastic-run.
 
         With ``every="auto"``, all ranks have to ask about the same steps.
         """

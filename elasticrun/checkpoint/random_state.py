@@ -38,7 +38,7 @@ class RandomState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the generators as they were saved."""
+        """Set the generators as ``state``, what ``state_dict`` gave, says."""
         rank, python, cpu, gpu, numbers = state["generators"]
         if rank != _rank():
             _seed(int.from_bytes(hashlib.sha256(cpu + str(_rank()).encode()).digest()[:4], "little"))

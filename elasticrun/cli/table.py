@@ -1,4 +1,4 @@
-"""The manual's tables of options, exit codes and actions, made from the tables in the code.
+"""The manual's tables of options, exit codes and actions, and the reference of its API, made from the code.
 
 ``python -m elasticrun.cli.table`` prints them; ``--write FILE...`` replaces the text between the markers in
 these pages of the manual. A test compares them, so the manual cannot fall behind.
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from elasticrun.cli.api_page import reference
 from elasticrun.cli.option import Group, Option, Origin
 from elasticrun.cli.options import OPTIONS
 from elasticrun.errors import EXIT_CODE_MEANING
@@ -54,7 +55,7 @@ def action_table() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"options": option_table, "exit-codes": exit_code_table, "actions": action_table}
+TABLES = {"options": option_table, "exit-codes": exit_code_table, "actions": action_table, "api": reference}
 
 
 def fill(text: str) -> str:

@@ -95,11 +95,15 @@ def start(
         preload: Modules that workers find imported; by default torch, if this process has it. They are
             imported once, in another process, and what they read from the environment then stays.
         oversubscribe: Allow more than four workers for each core.
-        max_result_bytes: The most that a rank may return.
+        max_result_bytes: How many bytes a rank may return at most, pickled.
         faults: What befalls the ranks of a function, at which steps.
         stream: Print nothing: ``Job.stream`` reads what ranks print.
         server: What forks the launchers; by default one for all jobs of this process.
         target, args, nproc, nodes, max_restarts, options: As for ``launch``.
+
+    Raises:
+        UsageError: as for ``launch``. What the launchers refuse is raised by ``Job.wait``.
+        NodeFaultError: this host can start no more processes.
     """
     fewest = nodes if min_nodes is None else min_nodes
     _check(target, nproc=nproc, nodes=nodes, min_nodes=fewest, max_result_bytes=max_result_bytes)

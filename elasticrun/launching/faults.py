@@ -23,7 +23,7 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL for a rank, right after it has reported a step."""
+    """SIGKILL for ``rank``, right after it has reported step ``at_step`` in round ``round``."""
 
     rank: int
     at_step: int
@@ -32,7 +32,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """SIGSTOP for a rank, or for all processes of a node, right after a step; SIGCONT after ``seconds``.
+    """SIGSTOP for ``rank``, or all processes of ``node``, right after a step; SIGCONT after ``seconds``.
 
     Give ``rank`` or ``node``. Without ``seconds`` it hangs until somebody notices. Node 0 has the master.
     """
@@ -46,7 +46,7 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A rank takes so many times as long for each step, from one on."""
+    """From step ``at_step`` of round ``round`` on, ``rank`` takes ``factor`` times as long for each step."""
 
     rank: int
     factor: float

@@ -36,10 +36,10 @@ _ASKING = 15.0  # seconds that its master may take to answer
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one rank returned; ``value`` is None for a script."""
+    """What one rank returned. Made by ``launch`` and ``Job.wait``."""
 
-    rank: int
-    value: Any = None
+    rank: int  # the worker's, from 0 on
+    value: Any = None  # None for a script
 
 
 class Job:
@@ -120,11 +120,14 @@ class Job:
 
         Ctrl-C, or any other exception in this thread, cancels the job first.
 
+        Args:
+            timeout: Seconds to wait; None: until it has ended.
+
         Raises:
             WorkerFailed: a worker failed, and with it the job; it is the first one that did.
             JobFailedError: the job ended in another way, as when it was cancelled.
             UsageError: an option is wrong.
-            TimeoutError: it still runs after so many seconds, and goes on.
+            TimeoutError: it still runs after ``timeout`` seconds, and goes on.
         """
         try:
             self._hearing.hear_all(timeout)
@@ -151,16 +154,17 @@ class Job:
     def status(self, timeout: float = _ASKING) -> JobStatus:
         """How the job does, as its master says.
 
-        Raises MasterUnreachableError if it has no master, as after its end or in its first moments.
+        ``timeout``: seconds within which it has to answer. Raises MasterUnreachableError if it does not, or
+        if there is none, as after the end or in the first moments.
         """
         return self._hearing.ask(lambda control: control.status(), timeout)
 
     def stacks(self, rank: int, timeout: float = _ASKING) -> str:
-        """The Python stacks of a rank's threads, as text. Raises as ``status``."""
+        """The Python stacks of the threads of ``rank``, as text. ``timeout``, errors: as for ``status``."""
         return self._hearing.ask(lambda control: control.stacks_of(rank), timeout)
 
     def cancel(self, patience: float = PATIENCE) -> None:
-        """Stop the job as SIGTERM stops ``elastic-run``; what still runs after so many seconds is killed."""
+        """Stop the job as SIGTERM stops ``elastic-run``; what runs after ``patience`` seconds is killed."""
         try:
             if os.getpid() == self._owner:  # the job is none of a fork's
                 self._launchers.tell_all(signal.SIGTERM)
@@ -192,7 +196,10 @@ class Job:
             self.close()
 
     def hear(self, timeout: float | None) -> bool:
-        """Wait until a launcher, or a rank that has answered, tells anything; False: none did."""
+        """Wait until a launcher, or a rank that has answered, tells anything; False: none did.
+
+        ``timeout``: seconds to wait at most; None: until something is told.
+        """
         return self._hearing.hear(timeout)
 
     def answers(self) -> dict[int, Any]:

@@ -43,7 +43,7 @@ GRAVE = frozenset({Illness.COMPUTE, Illness.NETWORK, Illness.STUCK})
 
 @dataclass(frozen=True, slots=True)
 class FallsIll:
-    """The node is ill from now on, whatever agent runs on it."""
+    """The node has this ``illness`` from now on, whatever agent runs on it."""
 
     at: float
     node: str
@@ -52,7 +52,7 @@ class FallsIll:
 
 @dataclass(frozen=True, slots=True)
 class LinkBreaks:
-    """From now on every all-gather that includes both nodes fails."""
+    """From now on every all-gather that includes both ``nodes`` fails."""
 
     at: float
     nodes: tuple[str, str]
@@ -74,8 +74,8 @@ class Bug:
 
     at: float
     node: str
-    text: str
-    step: int = -1
+    text: str  # the last line of its traceback
+    step: int = -1  # after which it is raised; -1: the script tells none
     times: int = 1
 
 
@@ -89,7 +89,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An operator orders another number of nodes."""
+    """An operator orders another number of nodes: ``low`` to ``high``."""
 
     at: float
     low: int

@@ -29,11 +29,11 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Seconds a message takes at most, and how likely each kind of hostility is."""
+    """How long messages take, and how likely each kind of hostility is, 0 to 1."""
 
-    delay: float = 0.01
-    duplicate: float = 0.0
-    reorder: float = 0.0
+    delay: float = 0.01  # seconds, at most
+    duplicate: float = 0.0  # a message arrives twice
+    reorder: float = 0.0  # it is overtaken by the next one
     late: float = 0.0  # a message of a broken stream arrives nevertheless, some time later
 
 
@@ -71,7 +71,7 @@ class Memory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerFails:
-    """A running worker ends with ``exit_code``; nothing if none runs."""
+    """A running worker ends with ``exit_code``, or by signal n if it is -n; nothing if none runs."""
 
     at: float
     node: str
@@ -122,7 +122,7 @@ class AgentStarts:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The launcher receives a signal."""
+    """The launcher receives the signal ``signum``."""
 
     at: float
     node: str
@@ -131,7 +131,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The network between the node and the master swallows messages until ``until``."""
+    """The network between the node and the master swallows messages of a ``direction`` until ``until``."""
 
     at: float
     node: str
@@ -183,7 +183,7 @@ class ImportsAnew:
 
 @dataclass(frozen=True, slots=True)
 class MasterCrash:
-    """The master dies and another one takes up the job ``down_for`` seconds later."""
+    """The master dies, and another one takes up the job ``down_for`` seconds later with this ``memory``."""
 
     at: float
     down_for: float = 1.0

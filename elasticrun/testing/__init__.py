@@ -2,6 +2,9 @@
 
 ::
 
+    import pytest
+    import torch
+
     @pytest.mark.distributed(nproc=2)
     def test_the_sum_of_all_ranks() -> None:
         total = torch.ones(1)
@@ -29,6 +32,11 @@ __all__ = [
     "Slow",
     "simulate",
 ]
+
+
+def __dir__() -> list[str]:
+    """The names, whether they were used or not."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> object:

@@ -5,13 +5,15 @@
     from elasticrun.testing import simulation as sim
 
     def test_our_policy_outlives_a_flaky_node() -> None:
-        runs = sim.simulate("policy.yaml", [sim.WorkerFails(at=20, node="n1")], seeds=100)
+        policy = {"refill_after": 3600}  # or the path of a file
+        runs = sim.simulate(policy, [sim.WorkerFails(at=20, node="n1")], seeds=10)
         runs.check()
-        runs.check(lambda run: run.goodput > 0.7, "goodput above 0.7")
+        runs.check(lambda run: run.goodput > 0.5, "goodput above 0.5")
 
 No process is started, and neither torch nor a network is needed. A seed decides all that is left to chance:
 how long each message takes, which worker of a node fails, how long each one takes to start. The same seed
-gives the same job on every machine.
+gives the same job on every machine. Of each fault, ``at`` is when it comes, in virtual seconds from the
+start, and ``node`` the name of a node, which are ``"n0"``, ``"n1"`` and so on.
 """
 
 from __future__ import annotations
@@ -91,13 +93,13 @@ _SAVING = Saving(take, restore)  # as a real master saves its state
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of one seed. All times are virtual seconds."""
+    """What came of one seed. All times are virtual seconds. Made by ``simulate``."""
 
     seed: int
     status: str  # succeeded, failed, timed_out, repeated_error, unhealthy; or left: all nodes went away
     exit_status: int  # of elastic-run, see ``elasticrun.errors.ExitCode``
     reason: str  # of the end, in the master's words
-    rounds: int
+    rounds: int  # worlds that its workers were in
     restarts: int  # of the budget of max_restarts
     seconds: float  # until the last node was gone
     steps: int  # that the job has made for good: a script makes one a second while all of its ranks run
@@ -119,7 +121,7 @@ class Run:
         return "".join(f"{to_line(entry)}\n" for entry in self._entries)
 
     def why(self, round: int) -> str:
-        """Why a round ended, in the master's words. Raises UsageError if there was no such round."""
+        """Why the round ``round`` ended, in the master's words. Raises UsageError if there was none."""
         if round not in self._reasons:
             there = ", ".join(map(str, self._reasons)) or "none"
             raise UsageError(f"round {round} was asked for: give one of seed {self.seed}, {there}")
@@ -143,16 +145,16 @@ class Run:
 
 
 class SimulationFailed(AssertionError):
-    """Some seeds do not hold what they were checked for."""
+    """Some seeds do not hold what they were checked for. Made by ``Runs.check``."""
 
     def __init__(self, text: str, runs: Sequence[Run]) -> None:
-        """``runs``: those of these seeds, the first one first."""
+        """``text``: the story. ``runs``: those of these seeds, the first one first."""
         super().__init__(text)
         self.runs = tuple(runs)
 
 
 class Runs(Sequence[Run]):
-    """What came of each seed, in the order of the seeds; ``str`` gives a summary."""
+    """What came of each seed, in the order of the seeds; ``str`` gives a summary. Made by ``simulate``."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self._runs = tuple(runs)

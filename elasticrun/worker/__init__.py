@@ -17,19 +17,22 @@ _Callback = TypeVar("_Callback", bound=Callable[[], object])
 
 
 def report_step(step: int | None = None, *, seconds: float | None = None) -> None:
-    """Report that a training step is done; ``step`` is its number (None: one more than the last).
-
-    ``seconds`` is how long this rank took for it by itself, without waiting for other ranks: the launcher
-    compares it between nodes. A report is a few stores to memory that the agent shares: it waits for nobody.
+    """Report that a training step is done.
 
     Not needed where an optimizer of torch makes the steps. A script that calls it numbers its steps itself:
-    those of optimizers then count as signs of life only.
+    those of optimizers then count as signs of life only. A report is a few stores to memory that the agent
+    shares: it waits for nobody, and raises nothing.
+
+    Args:
+        step: Its number; None: one more than the last.
+        seconds: How long this rank took for it by itself, without waiting for other ranks: nodes are compared
+            by it. None: it is not known.
     """
     _reporter.report(step, seconds)
 
 
 def checkpointing() -> AbstractContextManager[None]:
-    """Within this context the script saves its state: no silence is taken for a hang meanwhile.
+    """A context in which the script saves its state: for 30 minutes no silence in it is taken for a hang.
 
     Not needed around ``torch.save``, ``torch.distributed.checkpoint.save`` and safetensors.
     """
@@ -37,7 +40,7 @@ def checkpointing() -> AbstractContextManager[None]:
 
 
 def on_drain(callback: _Callback) -> _Callback:
-    """Have ``callback`` called once, after the step during which the agent asks the workers to go.
+    """Have ``callback`` called once, without arguments, after the step during which workers are asked to go.
 
     Meant for saving a checkpoint because a node leaves. It runs in the thread that makes or reports the
     step, and what it raises surfaces there. May be used as a decorator.
@@ -49,7 +52,7 @@ def on_drain(callback: _Callback) -> _Callback:
 
 
 def drain_requested() -> bool:
-    """Whether the agent has asked the workers to save their state and to go."""
+    """Whether the workers are asked to save their state and to go: the script then has to end by itself."""
     reporter = _reporter.current()
     if reporter is None:
         return False

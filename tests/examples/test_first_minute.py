@@ -24,6 +24,7 @@ elastic-ctl manual troubleshooting > page.txt
 elastic-run --standalone --state-dir state --no-python true
 elastic-ctl replay state
 elastic-ctl simulate --seeds 2
+python -c 'from elasticrun.testing import simulate; simulate(seeds=2).check()'
 """
 
 
@@ -59,6 +60,7 @@ def test_the_first_block_in_an_empty_environment(tmp_path: Path) -> None:
     assert "worker 1, step 10 of 10" in done.stdout
     assert "=> round 0 starts with" in done.stdout
     assert "every rule held after every step" in done.stdout
+    assert list(home.glob("lib/python*/site-packages/elasticrun/py.typed")), "type checkers would ignore it"
 
 
 def test_what_later_blocks_need_was_installed_above() -> None:
