@@ -17,6 +17,8 @@ from elasticrun.core.job.chronicler import Chronicler
 from elasticrun.core.job.events import Beat, JobEffect, JobEvent
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.job.progress_notes import ProgressNotes
+from elasticrun.core.job.round import Round
+from elasticrun.core.job.state import JobState
 from elasticrun.core.protocol.chronicle import Happening, LogEntry, RoundStarted, StateSaved
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.round_progress import Milestone, Reached, RoundProgress
@@ -48,6 +50,8 @@ class LogBook:
 
     def _begin(self) -> None:
         self.history, self._notes = History(), ProgressNotes()
+        self._newest: tuple[int, Round | None] = -1, None
+        self._has_ended = False
 
     def _hear(self, now: float, event: JobEvent, effects: Sequence[JobEffect]) -> None:
         master = self._sim.master
@@ -59,9 +63,18 @@ class LogBook:
         state = master.machine.state
         self._write((now, each) for each in self._chronicler.after(event, state, effects))
         self._round = state.round if state.phase is JobPhase.RUNNING else -1
-        if state.current.stop is not None and not state.ended:  # else nodes that go home stop it as well
-            cause, reason = state.current.stop
-            self.stops[state.round] = f"{cause.value}: {reason}"
+        self._note_stops(state)
+
+    def _note_stops(self, state: JobState) -> None:
+        """Note why rounds stop, until the job has ended: then nodes that go home stop the last one as well.
+
+        An event may excuse the round before: a node is lost, and no worker was at fault.
+        """
+        for number, round_ in () if self._has_ended else (self._newest, (state.round, state.current)):
+            if round_ is not None and round_.stop is not None:
+                cause, reason = round_.stop
+                self.stops[number] = f"{cause.value}: {reason}"
+        self._newest, self._has_ended = (state.round, state.current), state.ended
 
     def _take_over(self, is_new: bool) -> None:
         """Another process of the master has begun."""
@@ -70,6 +83,7 @@ class LogBook:
             self._begin()
         before = self._sim.saving.replay(self._sim.config, master.journal[:-1])
         self._chronicler, self._machine, self._round = Chronicler(before.state), master.machine, -1
+        self._newest = -1, None
 
     def _write(self, told: Iterable[tuple[float, Happening]]) -> None:
         for at, each in told:
