@@ -175,7 +175,8 @@ class Rules:
             self._phase = machine.state.phase
             if machine.state.ended:
                 self.the_end_is_just(machine)
-        facts_fit_the_phase(machine)
+        if self.scenario.deep:
+            facts_fit_the_phase(machine)
         operations_end_as_told(machine, effects)
         self.joins.after_master(machine)
         self.tasks.after_master(machine)

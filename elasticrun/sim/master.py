@@ -86,7 +86,8 @@ class SimMaster:
         self._tick_at: float | None = None
         self._crash: tuple[float, Memory] | None = None  # due at the next event
         self._expected: Any = None
-        self._longest = 20 + sim.scenario.seed % 60  # events in the journal before it is compacted
+        #: Events in the journal before it is compacted.
+        self._longest = 20 + sim.scenario.seed % 60 if sim.scenario.deep else 1000
         self.written: Callable[[int], None] = lambda first: (
             None
         )  # called with the index of the first new entry
@@ -104,7 +105,7 @@ class SimMaster:
             self.journal.append((event, now))
             self.written(len(self.journal) - 1)
         effects = self.machine.handle(event, now)
-        broken = self.machine.check()
+        broken = self.machine.check() if self.sim.scenario.deep else ()
         require("each part of the master keeps its invariants", not broken, "; ".join(broken))
         answers = sum(isinstance(effect, Answered) for effect in effects)
         require("each order is answered once", answers == isinstance(event, ORDERS), str(event))

@@ -106,7 +106,8 @@ class SimAgent:
             return
         now = max(self.kernel.now + self._offset, not_before)
         effects = self.machine.handle(event, now)
-        self.machine.check()
+        if self.sim.scenario.deep:
+            self.machine.check()
         if self.kernel.tracing:
             self.kernel.say(self.incarnation, f"{event} -> {', '.join(map(str, effects)) or '-'}")
         for effect in effects:

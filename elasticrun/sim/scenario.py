@@ -256,6 +256,7 @@ class Scenario:
     step: float = 0.0  # seconds after which workers save their state, again and again; 0.0: never
     storage: StorageSpec | None = None  # where saved states are written; None: nowhere
     calm: bool = False  # saves find room, are quick, and what only one node has of them is copied to another
+    deep: bool = True  # also check the parts of each machine, which half of the time goes into
     patience: float = 0.0  # seconds more than usual that a world, and then the end, may take
 
 

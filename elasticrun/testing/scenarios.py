@@ -161,6 +161,7 @@ def plan(
         policy=_policy(policy),
         step=0.0 if save_every is None else float(save_every),
         calm=True,
+        deep=False,  # that is for tests of elasticrun itself
     )
     return Plan(base, faults)
 
