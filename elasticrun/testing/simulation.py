@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import overload
 
 from elasticrun.core.accounting.activities import Activity
@@ -106,9 +105,9 @@ class Run:
     goodput: float  # the share of all nodes' time that was work on new steps, 0 to 1
     lost: Mapping[str, float]  # seconds of the job that were no such work, by what they were spent on
     recoveries: tuple[float, ...]  # seconds from each failure, or change of the world, to the next step
-    _reasons: Mapping[int, str] = field(repr=False)  # why each round ended
-    _entries: tuple[LogEntry, ...] = field(repr=False)
-    _scenario: Scenario = field(repr=False)
+    _reasons: Mapping[int, str]  # why each round ended
+    _entries: tuple[LogEntry, ...]
+    _scenario: Scenario
 
     @property
     def succeeded(self) -> bool:
@@ -130,6 +129,12 @@ class Run:
     def trace(self) -> str:
         """All that happened, each message and decision, with the scenario at the end. Runs the seed again."""
         return explain(self._scenario, _SAVING)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Run of seed {self.seed}: {self.status}, {_count(self.rounds, 'round')},"
+            f" {_count(self.restarts, 'restart')}, goodput {self.goodput:.2f}>"
+        )
 
     def __str__(self) -> str:
         losses = sorted(self.lost.items(), key=lambda item: -item[1])
@@ -185,6 +190,7 @@ class Runs(Sequence[Run]):
         Raises:
             SimulationFailed: a run does not hold; an AssertionError. Its ``runs`` are those that do not.
         """
+        __tracebackhide__ = True  # pytest then shows the test's own line alone
         what = what or ("the job succeeds" if condition is None else "the condition")
         broken, cause = [], None
         for run in self._runs:
@@ -309,7 +315,7 @@ def _run(scenario: Scenario) -> Run:
 def _told(broken: Sequence[Run], count: int, what: str, cause: AssertionError | None) -> str:
     numbers = ", ".join(str(run.seed) for run in broken[:_SHOWN])
     more = f" and {len(broken) - _SHOWN} more" if len(broken) > _SHOWN else ""
-    said = f": {cause}" if cause is not None and str(cause) else ""
+    said = f": {str(cause).splitlines()[0]}" if cause is not None and str(cause) else ""
     return (
         f"{len(broken)} of {_count(count, 'seed')} break {what!r}: {numbers}{more}{said}\n{broken[0]}\n"
         f"run it alone with simulate(..., seeds=[{broken[0].seed}]): its log is the event log, its trace() "

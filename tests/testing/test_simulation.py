@@ -196,9 +196,11 @@ def test_a_condition_returns_or_asserts() -> None:
     runs.check(lambda run: run.rounds == 1)
 
     def asserts(run: sim.Run) -> None:
-        assert run.seed != 1, "it is the second"
+        assert run.seed != 1, "it is the second\nand another line"
 
-    with pytest.raises(SimulationFailed, match=r"^1 of 3 seeds break 'rule': 1: it is the second") as caught:
+    with pytest.raises(
+        SimulationFailed, match=r"^1 of 3 seeds break 'rule': 1: it is the second\n"
+    ) as caught:
         runs.check(asserts, "rule")
     assert isinstance(caught.value.__cause__, AssertionError)
     with pytest.raises(SimulationFailed, match=r"^3 of 3 seeds break 'the condition': 0, 1, 2\n"):
@@ -213,6 +215,7 @@ def test_runs_are_a_sequence_with_a_summary() -> None:
     assert str(runs).startswith("3 seeds: 3 succeeded; goodput 0.9")
     assert str(runs).endswith(", rounds 1, restarts 0")
     assert repr(runs) == f"<Runs of {runs}>"
+    assert repr(runs[2]).startswith("<Run of seed 2: succeeded, 1 round, 0 restarts, goodput 0.9")
 
 
 def test_a_broken_rule_of_elasticrun_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
