@@ -22,6 +22,13 @@ _OWN: dict[Option[Any], str] = {
     options.MASTER_ADDR: "",
     options.MASTER_PORT: "",
 }
+#: What ``launch`` and ``start`` take besides, for hints; a test compares.
+ARGUMENTS = (
+    *("nproc", "nodes", "max_restarts", "env", "preload"),
+    *("oversubscribe", "max_result_bytes", "faults", "server"),
+)
+#: What people look for under these names.
+_ELSEWHERE = {"timeout": "start the job, and give it to wait()", "args": "give them after the function"}
 
 
 def command_line(given: Mapping[str, object]) -> list[str]:
@@ -36,7 +43,7 @@ def command_line(given: Mapping[str, object]) -> list[str]:
     for name, value in given.items():
         option = known.get(name)
         if option is None:
-            raise UsageError(f"launch has no option {name}{_advice(name, [*known])}")
+            raise UsageError(f"launch has no option {name}{_advice(name, [*known, *ARGUMENTS])}")
         if option in _OWN:
             raise UsageError(f"{name} was given: launch settles it itself{_instead(option)}")
         arguments += _arguments(option, name, value)
@@ -54,6 +61,8 @@ def _arguments(option: Option[Any], name: str, value: object) -> list[str]:
 
 
 def _advice(name: str, known: list[str]) -> str:
+    if name in _ELSEWHERE:
+        return f": {_ELSEWHERE[name]}"
     close = get_close_matches(name, known, n=1)
     return f": did you mean {close[0]}?" if close else ": elastic-run --help lists all"
 

@@ -117,7 +117,7 @@ def start(
         "cwd": _directory(),
         "preload": _preloaded(preload) if callable(target) else (),
         "learns": preload is None or server is not None,
-        "options": {name: _said(it) for name, it in told.items()},
+        "options": {name: _said(name, it) for name, it in told.items()},
     }
     if callable(target):
         call = Call(target, args, nproc * terms.most, max_result_bytes, terms.faults)
@@ -225,9 +225,13 @@ def _directory() -> str:
         ) from None
 
 
-def _said(value: object) -> object:
-    """The value of an option as the fork server takes it; a path is text."""
-    return value if value is None or isinstance(value, int | float) else str(value)
+def _said(name: str, value: object) -> object:
+    """The value of an option as the fork server takes it; a path is text. Raises UsageError for others."""
+    if value is None or isinstance(value, int | float | str):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise UsageError(f"{name}={value!r} was given: give text, a path, a number, True or False")
 
 
 def _places(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import io
 import os
 import pickle
@@ -341,6 +342,9 @@ def test_what_cannot_be_sent_is_named() -> None:
         ({"nproc": 10_000}, "10000 workers, more than"),
         ({"hang_timeout": "soon"}, "--hang-timeout"),
         ({"max_restart": 3}, "launch has no option max_restart: did you mean max_restarts?"),
+        ({"nprocs": 2}, "launch has no option nprocs: did you mean nproc?"),
+        ({"timeout": 2}, "launch has no option timeout: start the job, and give it to wait()"),
+        ({"policy": {"a": 1}}, "policy={'a': 1} was given: give text, a path, a number, True or False"),
         ({"frobnicate": True}, "launch has no option frobnicate: elastic-run --help lists all"),
         ({"kill_leftovers": 3}, "kill_leftovers=3 was given: give True or False"),
         ({"nnodes": 2}, "nnodes was given: launch settles it itself, give nodes"),
@@ -351,6 +355,13 @@ def test_wrong_options_are_refused_in_one_sentence(options: dict[str, Any], word
     with pytest.raises(UsageError, match=re.escape(words)) as refused:
         elasticrun.launch(print, **options)
     assert "\n" not in str(refused.value)
+
+
+def test_hints_know_what_launch_and_start_take() -> None:
+    from elasticrun.cli.keywords import ARGUMENTS
+
+    named = {it.name for it in inspect.signature(elasticrun.start).parameters.values()}
+    assert named - {"target", "args", "options"} == {*ARGUMENTS}
 
 
 def test_what_is_no_target_is_refused() -> None:
