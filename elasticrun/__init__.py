@@ -52,7 +52,7 @@ def __dir__() -> list[str]:
     """All names; those that import torch only once that is there, as ``help`` loads what is named here."""
     import sys
 
-    heavy = () if "torch" in sys.modules else ("Checkpointer", "RandomState")
+    heavy = () if sys.modules.get("torch") else ("Checkpointer", "RandomState")
     return sorted(name for name in {*globals(), *__all__} if name not in heavy)
 
 
