@@ -156,7 +156,7 @@ class Saves:
 
     def after_master(self, machine: JobMachine, effects: Sequence[JobEffect]) -> None:
         """Note which commits of the round that runs all its members hold, and which one is safe."""
-        if self.copies:
+        if self.copies and self.sim.scenario.deep:
             self.gathering.after_master(machine, effects, self.kernel.now)
         round_, safe = machine.state.round, machine.state.ledger.safe
         for commit in self._saved.keys() - self._held if round_ in self._places else ():
@@ -179,7 +179,8 @@ class Saves:
 
     def copy_time(self) -> float:
         """How long it takes to copy a part to another node, in seconds."""
-        return self.rng.choice((0.1, 1.0, 10.0)) * self.rng.random()
+        longest = 1.0 if self.sim.scenario.calm else self.rng.choice((0.1, 1.0, 10.0))
+        return longest * self.rng.random()
 
     def _keeps_what_can_be_kept(self, machine: JobMachine, restore: CommitId | None, world: World) -> None:
         """What all members of its round told in time is not lost while some member now holds each part."""
