@@ -32,9 +32,10 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """SIGSTOP for ``rank``, or all processes of ``node``, right after a step; SIGCONT after ``seconds``.
+    """SIGSTOP for ``rank``, or all processes of ``node``, right after step ``at_step`` of round ``round``.
 
-    Give ``rank`` or ``node``. Without ``seconds`` it hangs until somebody notices. Node 0 has the master.
+    Give ``rank`` or ``node``. After ``seconds`` comes SIGCONT; None: it hangs until somebody notices. Node 0
+    has the master.
     """
 
     rank: int | None = None
@@ -56,7 +57,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class LoseNode:
-    """SIGKILL for a node's launcher, and with it for its ranks, right after a step: a host that is gone.
+    """SIGKILL for the launcher of ``node``, and its ranks, right after step ``at_step`` of round ``round``.
 
     The job goes on if ``min_nodes`` allows it. Node 0 has the master: with it the job is lost.
     """
@@ -68,7 +69,7 @@ class LoseNode:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """One more node joins. Ranks that have reported the step wait there for the larger world."""
+    """One more node joins. Ranks wait at step ``after_step`` of round ``round`` for the larger world."""
 
     after_step: int
     round: int = 0
@@ -76,7 +77,9 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A node is cut off from the master, right after a step: nothing passes, and no connection breaks.
+    """``node`` is cut off from the master, right after step ``at_step`` of round ``round``.
+
+    Nothing passes, and no connection breaks, as where a cable is out.
 
     After ``seconds`` all passes again, also what was held back; None: it never does. Ranks still reach one
     another. Node 0 has the master, so it cannot be cut off.

@@ -106,7 +106,7 @@ class Job:
         return max((begun.restarts for begun in self._launchers.rounds().values()), default=0)
 
     def why(self, number: int) -> str:
-        """Why there was a round: why the one before it stopped, and with whom it began, in words.
+        """Why there was round ``number``: why the one before it stopped, and with whom it began, in words.
 
         Raises UsageError if there was no such round so far.
         """

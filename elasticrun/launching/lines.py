@@ -22,7 +22,7 @@ _MARK = re.compile(r"\[rank(\d{1,9})\] ?")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that a rank has printed, without its end; ``rank`` is None for one of a launcher."""
+    """A line that a rank has printed: its ``text`` without its end. ``rank``: None for one of a launcher."""
 
     rank: int | None
     text: str

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import overload
 
 from elasticrun.core.accounting.activities import Activity
-from elasticrun.core.protocol.chronicle import LogEntry
+from elasticrun.core.protocol.chronicle import LogEntry, RoundStarted
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.master.snapshot import restore, take
@@ -120,11 +120,16 @@ class Run:
         return "".join(f"{to_line(entry)}\n" for entry in self._entries)
 
     def why(self, round: int) -> str:
-        """Why the round ``round`` ended, in the master's words. Raises UsageError if there was none."""
-        if round not in self._reasons:
-            there = ", ".join(map(str, self._reasons)) or "none"
+        """Why there was a round ``round``: why the one before stopped, and with whom it began, in words.
+
+        Raises UsageError if there was no such round.
+        """
+        begun = {it.told.round: it.told.reason for it in self._entries if isinstance(it.told, RoundStarted)}
+        if round not in begun:
+            there = ", ".join(map(str, begun)) or "none"
             raise UsageError(f"round {round} was asked for: give one of seed {self.seed}, {there}")
-        return self._reasons[round]
+        before = max((number for number in begun if number < round), default=-1)
+        return "; ".join(filter(None, (self._reasons.get(before), begun[round])))
 
     def trace(self) -> str:
         """All that happened, each message and decision, with the scenario at the end. Runs the seed again."""
