@@ -124,21 +124,26 @@ class ForkServer:
         with open(fds[0], "rb", closefd=False) as file:
             file.seek(0)
             request = json.load(file)
-        self._import(request["preload"])
+        self._import(request["preload"], request["path"])
         is_as_imported = warm_imports.are_as(self._files)  # else a worker imports what was edited by itself
         self._fork({**request, "preloaded": request["preloaded"] and is_as_imported}, fds, channel)
         for fd in fds:
             os.close(fd)
 
-    def _import(self, names: Sequence[str]) -> None:
-        """Import what the job's workers need, as far as that can be done and forked afterwards."""
+    def _import(self, names: Sequence[str], path: Sequence[str]) -> None:
+        """Import what the job's workers need, as far as that can be done and forked afterwards.
+
+        ``path``: where workers look for modules; a launcher looks there last.
+        """
         for name in names:
             if name in self._imported:
                 continue
             self._imported.add(name)
             before = _kept_files()
+            launchers, sys.path[:] = [*sys.path], path
             with contextlib.suppress(Exception, SystemExit):  # a script without a guard may end like this
                 __import__(name)
+            sys.path[:] = launchers
             self._kept |= _kept_files() - before
             self._files = {**warm_imports.files(), **self._files}
             _settle()

@@ -13,7 +13,7 @@ from typing import Any
 
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
-from elasticrun.launching.call import PROGRAM, Call
+from elasticrun.launching.call import PROGRAM, Call, import_path
 from elasticrun.launching.faults import Fault, Partition, checked, count_joins
 from elasticrun.launching.job import Job, Result
 from elasticrun.launching.node_faults import Plan
@@ -29,6 +29,16 @@ FORMATION = 60.0
 #: What workers of any job have in their environment, and what settles their threads.
 _WORKER, _THREADS = "ELASTICRUN_ROUND", "OMP_NUM_THREADS"
 _LOOPBACK = "127.0.0.1"
+#: What takes seconds to import and can be forked afterwards: workers find it imported if this process has it.
+_SLOW_TO_IMPORT = (
+    "torch",
+    "torch.distributed",
+    "accelerate",
+    "lightning.fabric",
+    "lightning.pytorch",
+    "pytorch_lightning",
+    "transformers",
+)
 
 Target = Callable[..., object] | str | os.PathLike[str]
 
@@ -92,8 +102,9 @@ def start(
     Args:
         min_nodes: The fewest nodes with which the job goes on; None: it needs all.
         env: Variables of the workers, in addition to those of this process.
-        preload: Modules that workers find imported; by default torch, if this process has it. They are
-            imported once, in another process, and what they read from the environment then stays.
+        preload: Modules that workers find imported; by default torch, Accelerate, Lightning and transformers,
+            as far as this process has them. They are imported once, in another process, and what they read
+            from the environment then stays.
         oversubscribe: Allow more than four workers for each core.
         max_result_bytes: How many bytes a rank may return at most, pickled.
         faults: What befalls the ranks of a function, at which steps.
@@ -111,10 +122,12 @@ def start(
         raise UsageError(f"min_nodes={fewest} was given, but nodes={nodes}: give at most as many")
     terms = _Terms(nproc, nodes, fewest, checked(faults, nproc, nodes, fewest), bool(stream))
     _check_room(nproc, terms.most, oversubscribe)
+    directory = _directory()
     told = {"max_restarts": max_restarts, **({"rank_prefix": True} if stream else {}), **options}
     common = {
         "env": _environment(env or {}, nproc),
-        "cwd": _directory(),
+        "cwd": directory,
+        "path": [each or directory for each in import_path()],
         "preload": _preloaded(preload) if callable(target) else (),
         "learns": preload is None or server is not None,
         "options": {name: _said(name, it) for name, it in told.items()},
@@ -213,7 +226,7 @@ def _preloaded(names: Sequence[str] | None) -> Sequence[str]:
         if not all(isinstance(name, str) for name in names):
             raise UsageError(f"preload={names!r} was given: give the names of modules, as ['torch']")
         return tuple(names)
-    return ("torch", "torch.distributed") if "torch" in sys.modules else ()
+    return [name for name in _SLOW_TO_IMPORT if name in sys.modules]
 
 
 def _directory() -> str:

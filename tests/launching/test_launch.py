@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import io
 import os
@@ -17,6 +18,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -120,6 +122,25 @@ def test_what_a_rank_had_to_import_the_next_one_finds() -> None:
     found = [values(elasticrun.launch(imports, nproc=1, preload=["torch"], server=server)) for _ in range(2)]
     server.close()
     assert found == [[False], [True]]
+
+
+def test_what_is_slow_to_import_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module of that name stands for the real one."""
+    (tmp_path / "accelerate.py").write_text("import os\nIMPORTER = os.getpid()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "accelerate", raising=False)
+    server = Server()
+    for has_it in (False, True):
+        if has_it:
+            monkeypatch.setitem(sys.modules, "accelerate", ModuleType("accelerate"))
+        with elasticrun.start(importer, server=server) as job:
+            assert [pid == server.process for pid in values(job.wait())] == [has_it, has_it]
+    server.close()
+
+
+def importer() -> int:
+    """Who has imported the module that this rank finds."""
+    return int(importlib.import_module("accelerate").IMPORTER)
 
 
 def test_a_fork_of_the_caller_does_not_end_its_job(tmp_path: Path) -> None:
