@@ -17,6 +17,7 @@ from typing import Any
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.launching.faults import Fault, described, is_brought_by_caller
+from elasticrun.launching.sharing import Home
 from elasticrun.worker import target
 
 #: The program that workers run.
@@ -61,7 +62,7 @@ class Call:
 
         Raises UsageError if the function, or an argument, cannot be pickled.
         """
-        pickled = _pickled(function, tuple(args))
+        self._home = Home()
         self._token = os.urandom(8).hex()  # no other call has it
         self._files: list[int] = []
         self._left: list[bytes] = []  # what answers were in the files, if these are closed
@@ -70,6 +71,7 @@ class Call:
         #: A pipe that can be read once another rank has answered, or has met a fault.
         self.bell = -1
         try:
+            pickled = _pickled(self._home.dumps, function, tuple(args))
             self._files.append(os.memfd_create(target.CALL + self._token, os.MFD_CLOEXEC))
             self._files += [
                 os.memfd_create(target.ANSWER + self._token, os.MFD_CLOEXEC) for _ in range(ranks)
@@ -128,6 +130,7 @@ class Call:
 
     def close(self, keeps: bool = False) -> None:
         """Let go of the files. ``keeps``: of these, not of the answers."""
+        self._home.close()
         if keeps:
             self._left = self._left or [read_all(fd) for fd in self._files[1:]]
         for files in (self._files, self._pipes):
@@ -171,8 +174,7 @@ def read_all(fd: int) -> bytes:
     return data
 
 
-def _pickled(function: Target, args: tuple[object, ...]) -> bytes:
-    dumps = _dumps()
+def _pickled(dumps: Dumps, function: Target, args: tuple[object, ...]) -> bytes:
     try:
         return dumps((function, args))
     except Exception as error:
@@ -180,13 +182,6 @@ def _pickled(function: Target, args: tuple[object, ...]) -> bytes:
             f"{_culprit(dumps, function, args)} cannot be sent to the workers ({error}): have the function "
             "make or open it itself"
         ) from error
-
-
-def _dumps() -> Dumps:
-    import cloudpickle  # only who launches a function needs it
-
-    dumps: Dumps = cloudpickle.dumps
-    return dumps
 
 
 def _culprit(dumps: Dumps, function: Target, args: Sequence[object]) -> str:

@@ -1,0 +1,250 @@
+"""Queues, locks and other objects of multiprocessing that a function uses: they stay with the caller.
+
+Theory. Such an object can be inherited only, and workers are no children of the caller. So a worker gets a
+``Remote`` in its place, which sends each call over a socket, to a thread of the caller that makes it on the
+object itself. Each thread of a worker has a connection of its own: what blocks there blocks nobody else, and
+a lock knows who holds it. A worker that starts again connects anew.
+
+The socket has a name that nobody knows beforehand, takes processes of this user only, and is there once an
+object is shared. What a manager of multiprocessing holds needs none of this: its proxies are sent with the
+key of the manager.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+#: What stays with the caller: classes, by module. Who has not imported the module has none of them.
+_KINDS = {
+    "multiprocessing.queues": ("Queue", "SimpleQueue"),
+    "multiprocessing.sharedctypes": ("SynchronizedBase",),
+    "multiprocessing.synchronize": ("Barrier", "Condition", "Event", "SemLock"),
+}
+_PROXIES = {"multiprocessing.managers": ("BaseProxy",)}
+#: What is no method of these objects.
+_FIELDS = frozenset({"raw", "value"})
+_BACKLOG = 128
+_PEER = struct.Struct("3i")  # pid, uid and gid, as SO_PEERCRED tells them
+
+_Reducer = Callable[[Any], Any]
+_Kinds = Mapping[str, tuple[str, ...]]
+_Known = list[tuple[_Kinds, _Reducer]]
+
+
+class _HungUpError(Exception):
+    """Who asks has ended meanwhile."""
+
+
+class Home:
+    """Keeps the objects, and does what workers ask of them. To be closed."""
+
+    def __init__(self) -> None:
+        self._objects: list[object] = []
+        self._name = b"\0elasticrun-" + os.urandom(16).hex().encode()
+        self._listener: socket.socket | None = None
+        self._connections: set[Connection] = set()
+        self._lock = threading.Lock()
+        self._getting = threading.Lock()
+        self._owner = os.getpid()
+        self._is_closed = False
+
+    def dumps(self, value: object) -> bytes:
+        """The pickle of a value, in which objects of multiprocessing are ``Remote``."""
+        import cloudpickle  # only who launches a function needs it
+
+        base: Any = cloudpickle.Pickler
+        known: _Known = [(_KINDS, self._reduce), (_PROXIES, _reduce_proxy)]
+        table = _Reducers(known, base.dispatch_table)  # which a pickler looks for in its class only
+        file = io.BytesIO()
+        type("Pickler", (base,), {"dispatch_table": table})(file).dump(value)
+        return file.getvalue()
+
+    def close(self) -> None:
+        """Hang up; calls that a worker waits for fail there."""
+        if os.getpid() != self._owner:
+            return  # a fork shares the sockets, and has none of the threads
+        with self._lock:
+            self._is_closed = True
+            listener, self._listener = self._listener, None
+            connections, self._connections = self._connections, set()
+        if listener is not None:
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for workers
+            listener.close()
+        for connection in connections:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
+                copy.shutdown(socket.SHUT_RDWR)  # its thread closes it
+
+    def _reduce(self, value: object) -> Any:
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the job is over")
+            if self._listener is None:
+                self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self._listener.bind(self._name)
+                self._listener.listen(_BACKLOG)
+                _start_thread(self._accept, self._listener)
+            self._objects.append(value)
+            return Remote, (self._name, len(self._objects) - 1)
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                peer, _ = listener.accept()
+                _, user, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+                if user != os.getuid():
+                    peer.close()
+                    continue
+                connection = Connection(peer.detach())
+                with self._lock:
+                    if self._is_closed:
+                        connection.close()
+                        return
+                    self._connections.add(connection)
+                _start_thread(self._serve, connection)
+
+    def _serve(self, connection: Connection) -> None:
+        """Do what one thread of a worker asks, until it ends."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                number, name, args, kwargs = pickle.loads(connection.recv_bytes())
+                made = self._called(connection, self._objects[number], name, args, kwargs)
+                try:
+                    data = self.dumps(made)
+                except Exception as error:  # noqa: BLE001 whatever a class of the user's raises there
+                    data = self.dumps((False, TypeError(f"what {name} returned cannot be sent: {error}")))
+                connection.send_bytes(data)
+        with self._lock:
+            self._connections.discard(connection)
+        connection.close()
+
+    def _called(
+        self, connection: Connection, value: Any, name: str, args: Any, kwargs: Any
+    ) -> tuple[bool, object]:
+        """Whether a method has returned, and what that was, or what it has raised. Raises EOFError."""
+        is_get = name == "get" and not args and not kwargs and hasattr(value, "_reader")
+        try:
+            if is_get:
+                return True, self._item(connection, value)
+            return True, getattr(value, name)(*args, **kwargs)
+        except _HungUpError as error:
+            raise EOFError from error
+        except Exception as error:  # noqa: BLE001 it is the worker's
+            return False, error
+
+    def _item(self, connection: Connection, queue: Any) -> object:
+        """What a queue has for a worker, which must not take it from others once it has ended."""
+        while connection not in wait([connection, queue._reader]):  # it says nothing before it has its answer
+            with self._getting:
+                if queue._reader.poll():
+                    return queue.get()
+        raise _HungUpError
+
+
+class Remote:
+    """Stands in a worker for an object that the caller keeps."""
+
+    def __init__(self, name: bytes, number: int) -> None:
+        self.__dict__.update(_name=name, _number=number)
+
+    def __reduce__(self) -> Any:
+        return Remote, (self._name, self._number)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in _FIELDS:
+            return self._ask("__getattribute__", name)
+        return lambda *args, **kwargs: self._ask(name, *args, **kwargs)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._ask("__setattr__", name, value)
+
+    def __enter__(self) -> Any:
+        return self._ask("__enter__")
+
+    def __exit__(self, *_: object) -> None:
+        self._ask("__exit__", None, None, None)
+
+    def __len__(self) -> int:
+        return int(self._ask("__len__"))
+
+    def __getitem__(self, key: object) -> Any:
+        return self._ask("__getitem__", key)
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self._ask("__setitem__", key, value)
+
+    def _ask(self, method: str, *args: object, **kwargs: object) -> Any:
+        """Have the caller call a method; raises what that raises, EOFError if the caller is gone."""
+        import cloudpickle
+
+        connection = _connection(self._name)
+        connection.send_bytes(cloudpickle.dumps((self._number, method, args, kwargs)))
+        has_returned, value = pickle.loads(connection.recv_bytes())
+        if not has_returned:
+            raise value
+        return value
+
+
+class _Reducers:
+    """A dispatch table of a pickler that knows classes with all that inherit from them."""
+
+    def __init__(
+        self,
+        known: _Known,
+        others: Mapping[type, _Reducer],
+    ) -> None:
+        self._known = [(_loaded(kinds), reducer) for kinds, reducer in known]
+        self._others = others
+
+    def __getitem__(self, kind: type) -> _Reducer:
+        for kinds, reducer in self._known:
+            if issubclass(kind, kinds):
+                return reducer
+        return self._others[kind]
+
+
+def _loaded(kinds: _Kinds) -> tuple[type, ...]:
+    modules = {sys.modules[module]: names for module, names in kinds.items() if module in sys.modules}
+    return tuple(getattr(module, name) for module, names in modules.items() for name in names)
+
+
+def _reduce_proxy(proxy: Any) -> Any:
+    """What a manager's proxy makes of itself, with the key of its manager, which workers do not inherit."""
+    function, (kind, token, serializer, options) = proxy.__reduce__()
+    return function, (kind, token, serializer, {**options, "authkey": bytes(proxy._authkey)})
+
+
+def _start_thread(target: Callable[..., None], *args: object) -> None:
+    threading.Thread(target=target, args=args, daemon=True, name="elasticrun-sharing").start()
+
+
+class _Mine(threading.local):
+    """The connections of this thread, by name, each with the process that has opened it."""
+
+    def __init__(self) -> None:
+        self.open: dict[bytes, tuple[int, Connection]] = {}
+
+
+_mine = _Mine()
+
+
+def _connection(name: bytes) -> Connection:
+    """This thread's connection to a ``Home``; a fork's is not its parent's. Raises OSError."""
+    owner, connection = _mine.open.get(name, (0, None))
+    if connection is None or owner != os.getpid():
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.connect(name)
+        connection = Connection(peer.detach())
+        _mine.open[name] = os.getpid(), connection
+    return connection

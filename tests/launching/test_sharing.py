@@ -1,0 +1,214 @@
+"""Objects of multiprocessing that workers use from afar."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import elasticrun
+from elasticrun.launching.sharing import Home
+from tests.support.processes import DEADLINE
+
+METHODS = ("spawn", "fork", "forkserver")
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """Keeps objects of this process."""
+    home = Home()
+    yield home
+    home.close()
+
+
+def afar(home: Home, value: object) -> Any:
+    """What a worker finds in the place of a value."""
+    return pickle.loads(home.dumps(value))
+
+
+# -- in one process: what a worker does is the same
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["Queue", "SimpleQueue", "JoinableQueue"])
+def test_queues_work_both_ways(home: Home, method: str, kind: str) -> None:
+    here = getattr(multiprocessing.get_context(method), kind)()
+    there = afar(home, here)
+    there.put([1, "one"])
+    assert here.get() == [1, "one"]
+    here.put("two")
+    assert there.get() == "two"
+    here.close()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_locks_belong_to_one_thread_of_one_worker(home: Home, method: str) -> None:
+    context = multiprocessing.get_context(method)
+    here = context.RLock()
+    there = afar(home, here)
+    with there, there, ThreadPoolExecutor(1) as pool:
+        assert not here.acquire(block=False)
+        assert not pool.submit(there.acquire, block=False).result(DEADLINE)
+    assert here.acquire(block=False)
+    here.release()
+
+
+def test_counters_and_arrays_are_the_callers(home: Home) -> None:
+    counter = multiprocessing.Value("i", 3)
+    there = afar(home, counter)
+    with there.get_lock():
+        there.value += 1
+    assert counter.value == 4
+    array = afar(home, multiprocessing.Array("i", 2))
+    array[1] = 7
+    assert (len(array), [*array]) == (2, [0, 7])
+
+
+def test_what_blocks_blocks_one_thread_only(home: Home) -> None:
+    event, condition = multiprocessing.Event(), multiprocessing.Condition()
+    there = afar(home, (event, condition))
+    barrier = afar(home, multiprocessing.Barrier(2))
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(there[0].wait)
+        met = pool.submit(barrier.wait)
+        assert {barrier.wait(), met.result(DEADLINE)} == {0, 1}
+        there[0].set()
+        assert waiting.result(DEADLINE)
+    with there[1]:
+        assert not there[1].wait(0.001)
+
+
+def test_what_a_method_raises_is_raised(home: Home) -> None:
+    there = afar(home, multiprocessing.Queue())
+    with pytest.raises(queue.Empty):
+        there.get(timeout=0.001)
+    with pytest.raises(queue.Empty):
+        there.get_nowait()
+    with pytest.raises(AttributeError):
+        there.nothing()
+
+
+def test_what_cannot_be_sent_is_told(home: Home) -> None:
+    lock = threading.Lock()
+    here: Any = multiprocessing.Queue()
+    there = afar(home, here)
+    setattr(here, "lock", lambda: lock)  # noqa: B010 mypy knows no such method
+    with pytest.raises(TypeError, match="what lock returned cannot be sent"):
+        there.lock()
+    with pytest.raises(TypeError):
+        there.put(lock)
+    there.put("after that")
+    assert here.get() == "after that"
+
+
+def test_calls_fail_once_the_job_is_over(home: Home) -> None:
+    event = multiprocessing.Event()
+    there = afar(home, event)
+    there.set()
+    with ThreadPoolExecutor(1) as pool:
+        items = afar(home, multiprocessing.SimpleQueue())
+        entered = threading.Event()
+
+        def get() -> None:
+            with pytest.raises(queue.Empty):
+                afar(home, multiprocessing.Queue()).get(timeout=0)  # now this thread is connected
+            entered.set()
+            items.get()
+
+        waiting = pool.submit(get)
+        assert entered.wait(DEADLINE)
+        home.close()
+        with pytest.raises((EOFError, OSError)):
+            waiting.result(DEADLINE)
+    with pytest.raises((EOFError, OSError)):
+        there.is_set()
+    with pytest.raises(RuntimeError, match="over"):
+        home.dumps(event)
+
+
+def test_a_fork_of_the_caller_hangs_up_for_nobody(home: Home) -> None:
+    event = multiprocessing.Event()
+    there = afar(home, event)
+    there.set()
+    child = os.fork()
+    if child == 0:
+        home.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert there.is_set()
+
+
+@pytest.mark.root
+def test_other_users_are_refused(home: Home) -> None:
+    there = afar(home, multiprocessing.Event())
+    name = there.__dict__["_name"]
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        peer = socket.socket(socket.AF_UNIX)
+        peer.connect(name)
+        os._exit(0 if peer.recv(1) == b"" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    there.set()
+    assert there.is_set()
+
+
+# -- in jobs
+
+
+def test_ranks_share_what_the_caller_has() -> None:
+    results: Any = multiprocessing.Queue()
+    count = multiprocessing.Value("i", 0)
+    started = multiprocessing.Barrier(3)
+
+    def work(base: int, results: Any) -> None:
+        with count.get_lock():
+            count.value += 1
+        results.put(base + int(os.environ["RANK"]))
+        started.wait()
+
+    with elasticrun.start(work, 10, results) as job:
+        assert {results.get(timeout=DEADLINE), results.get(timeout=DEADLINE)} == {10, 11}
+        started.wait(DEADLINE)
+        job.wait()
+    assert count.value == 2
+
+
+def test_what_a_manager_holds_is_shared() -> None:
+    with multiprocessing.get_context("spawn").Manager() as manager:
+        found = manager.dict()
+
+        def work() -> None:
+            found[os.environ["RANK"]] = manager_list[0]
+
+        manager_list = manager.list(["item"])
+        elasticrun.launch(work)
+        assert {**found} == {"0": "item", "1": "item"}
+
+
+def test_a_rank_that_is_killed_takes_nothing_from_a_queue() -> None:
+    items: Any = multiprocessing.Queue()
+    started = multiprocessing.Event()
+
+    def work() -> object:
+        if os.environ["ELASTICRUN_ROUND"] == "0":
+            waits: Any = multiprocessing.connection.Connection
+            waits.recv_bytes = lambda self: os.kill(os.getpid(), signal.SIGKILL)  # it has asked by then
+        else:
+            started.set()
+        return items.get()
+
+    with elasticrun.start(work, nproc=1, max_restarts=1) as job:
+        assert started.wait(DEADLINE)
+        items.put("for round 1")
+        assert [result.value for result in job.wait(DEADLINE)] == ["for round 1"]
