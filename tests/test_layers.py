@@ -101,6 +101,7 @@ HOMES: dict[str, tuple[str, ...]] = {
         "elasticrun.data",
         "elasticrun.probe",
         "elasticrun.testing",
+        "elasticrun.compat",
     ),
     "tensorflow": ("elasticrun.tf",),
     "fsspec": ("elasticrun.storage",),

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.support.processes import TORCH_DEADLINE
 
 MANUAL = Path(__file__).parents[2] / "elasticrun" / "manual"
 
@@ -19,14 +23,34 @@ def blocks(page: str) -> list[str]:
     return found
 
 
-def test_jobs_from_python(tmp_path: Path) -> None:
+def programs() -> Iterator[object]:
+    """The blocks of the page, with what they need."""
+    for number, block in enumerate(blocks("python.md"), 1):
+        needed = {name for name in ("accelerate", "lightning", "torch") if f"import {name}" in block}
+        needed |= {name for name in ("accelerate", "lightning") if f"from {name}" in block}
+        missing = [name for name in needed if find_spec(name) is None]
+        marks = [pytest.mark.skipif(bool(missing), reason=f"needs {missing}")]
+        marks += [pytest.mark.torch] if needed else []
+        marks += [pytest.mark.slow] if needed - {"torch"} else []
+        yield pytest.param(block, marks=marks, id=f"{number}")
+
+
+@pytest.mark.parametrize("block", [*programs()])
+def test_jobs_from_python(tmp_path: Path, block: str) -> None:
     """Each block as a program of its own; what a comment promises is printed."""
-    for block in blocks("python.md"):
-        script = tmp_path / "program.py"
-        script.write_text(block)
-        done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-        for promised in re.findall(r"print\(.*\)  # (.+)", block):
-            assert promised in done.stdout
+    script = tmp_path / "program.py"
+    script.write_text(block)
+    done = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=TORCH_DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for promised in re.findall(r"print\(.*\)  # (.+)", block):
+        assert promised in done.stdout
 
 
 @pytest.mark.torch
