@@ -34,6 +34,8 @@ _ELF = b"\x7fELF"
 _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
 
 TORCH, TENSORFLOW = "torch", "tensorflow"
+#: What is built upon torch and takes seconds to import as well.
+FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
 COMPILER, KEEPER = "torch._dynamo", "elasticrun.checkpoint.checkpointer"
 #: Variables that are read while torch, or a library below it, is loaded. All but one of those of CUDA, NCCL
 #: and gloo are read at the first use of a device or a group instead; LD_* and PYTHON* as a process starts.
@@ -96,7 +98,15 @@ def _later(source: str | None, has_compiler: bool) -> tuple[str, ...]:
     Torch itself imports its compiler at the first step of an optimizer.
     """
     keeps_state = _imports(source, "elasticrun") and "Checkpointer" in (source or "")
-    return (*((COMPILER,) if has_compiler else ()), *((KEEPER,) if keeps_state else ()))
+    frameworks = (name for name in FRAMEWORKS if _is_plain(source or "", name))
+    return (*((COMPILER,) if has_compiler else ()), *((KEEPER,) if keeps_state else ()), *frameworks)
+
+
+def _is_plain(source: str, framework: str) -> bool:
+    """Whether a script imports a framework, and sets no variable above, most of which such imports read."""
+    found = _import(source, framework)
+    above = source[: found.start()] if found else ""
+    return found is not None and not _set(above, r"\w+") and not _set(above, "", rf"|\b({_CPUS})\s*\(")
 
 
 def _unfit(entrypoint: Entrypoint, environ: Mapping[str, str]) -> str:

@@ -270,6 +270,7 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> None:
     if imports is not None:
         imports.begin_anew()
         imports.draw_again(sys.modules.get)
+        imports.tell_rank(sys.modules.get)
     torch: Any = sys.modules.get("torch")
     threads = env.get("OMP_NUM_THREADS", "")
     if torch is not None and threads.isdecimal() and int(threads) > 0:

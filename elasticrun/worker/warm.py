@@ -339,6 +339,7 @@ def become(request: dict[str, Any], standard: list[int], origin: Origin, libc: A
     origin.watch.begin(reopen_input(sys.__stdin__))
     imports.begin_anew()
     imports.draw_again(origin.watch.find)
+    imports.tell_rank(origin.watch.find)
 
 
 def set_environment(target: dict[str, str]) -> None:

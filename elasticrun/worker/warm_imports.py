@@ -227,3 +227,17 @@ def draw_again(find: Callable[[str], Any]) -> None:
     process = find("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
+
+
+def tell_rank(find: Callable[[str], Any]) -> None:
+    """Have Lightning know this worker's rank, which it looks up when it is loaded (``warm_watch.RANKED``).
+
+    Until a strategy is made, it is what makes a function of ``rank_zero_only`` run on rank 0 only.
+    """
+    for name, variable in (
+        ("lightning_utilities.core.rank_zero", "RANK"),
+        ("torchmetrics.utilities.prints", "LOCAL_RANK"),
+    ):
+        function = getattr(find(name), "rank_zero_only", None)
+        if function is not None and os.environ.get(variable, "").isdecimal():
+            function.rank = int(os.environ[variable])

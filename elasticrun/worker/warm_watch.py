@@ -52,6 +52,9 @@ EARLY = re.compile(
 )
 #: This one is read whenever a strategy is made.
 LATE = "TF_CONFIG"
+#: What Lightning looks up in these modules, each worker does again (``warm_imports.tell_rank``).
+RANKS = {"RANK", "LOCAL_RANK"}
+RANKED = re.compile(r"(?:lightning\.|lightning_)fabric\.utilities\.rank_zero|torchmetrics\.utilities\.prints")
 #: Limits that libraries meet as they start threads and take memory.
 LIMITS = re.compile(rb"^Max (?:stack size|processes|address space|data size) .*$", re.M)
 #: Levels of names that are hidden.
@@ -311,8 +314,7 @@ def may_hide(name: str, asked: str, is_package: bool) -> bool:
 
 def side_by_side(names: list[str]) -> list[str]:
     """New copies of the strings, which share pages with one another and with little else."""
-    own: list[str] = json.loads(json.dumps(names))
-    return own
+    return list(json.loads(json.dumps(names)))
 
 
 @contextlib.contextmanager
@@ -322,7 +324,9 @@ def reads_noted(names: set[str]) -> Iterator[None]:
     look_up = kind.__getitem__
 
     def noting(environ: Any, name: Any) -> Any:
-        names.add(os.fsdecode(name))
+        read = os.fsdecode(name)
+        if read not in RANKS or not RANKED.fullmatch(reader()):
+            names.add(read)
         return look_up(environ, name)
 
     kind.__getitem__ = noting
@@ -330,6 +334,14 @@ def reads_noted(names: set[str]) -> Iterator[None]:
         yield
     finally:
         kind.__getitem__ = look_up
+
+
+def reader() -> str:
+    """The module that looks up a variable."""
+    frame: Any = sys._getframe(2)
+    while (name := str(frame.f_globals.get("__name__"))) in ("os", "collections.abc"):
+        frame = frame.f_back
+    return name
 
 
 def limits() -> list[bytes]:

@@ -138,11 +138,33 @@ def test_restarts_of_a_script_that_keeps_its_state_do_not_wait_for_the_import_of
         ("from elasticrun import Checkpointer", (COMPILER, KEEPER)),
         ("import elasticrun; keeper = elasticrun.Checkpointer()", (COMPILER, KEEPER)),
         ("import elasticrun; elasticrun.report_step(1)", (COMPILER,)),
-        ("from lightning import Checkpointer", (COMPILER,)),
+        ("from elsewhere import Checkpointer", (COMPILER,)),
     ):
         script.write_text(f"import torch\n{line}\n")
         config = parse_command_line([str(script)], {"PATH": "/usr/bin:/bin"})
         assert config.workers.warm_later == later
+
+
+@pytest.mark.parametrize(
+    ("source", "frameworks"),
+    [
+        ("import lightning as L, torch", ("lightning",)),
+        ("import torch\nfrom lightning.fabric import Fabric\nimport accelerate", ("accelerate", "lightning")),
+        ("import torch, transformers\nimport os\nos.environ['HF_HOME'] = '/data'", ("transformers",)),
+        ("import os, torch\nos.environ['HF_HOME'] = '/data'\nimport transformers", ()),
+        ("import os, torch\nos.sched_setaffinity(0, {1})\nimport pytorch_lightning", ()),
+        ("import torch, lightning_of_mine", ()),
+    ],
+)
+def test_restarts_do_not_wait_for_the_import_of_a_framework(
+    tmp_path: Path, source: str, frameworks: tuple[str, ...]
+) -> None:
+    """Unless the script sets what that import may read: such a restart would be a cold one."""
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    config = parse_command_line([str(script)], {"PATH": "/usr/bin:/bin"})
+    assert config.workers.warm_imports == TORCH
+    assert config.workers.warm_later == (COMPILER, *frameworks)
 
 
 def parse_tensorflow(folder: Path, source: str, *argv: str) -> tuple[object, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -9,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import launcher as launcher_module
+from tests.support.cluster import Cluster, cluster
 from tests.support.processes import TORCH_DEADLINE
+
+__all__ = ["cluster"]
 
 ROOT = Path(__file__).parents[2]
 ENDS = ["rank 0 of 2 has ended in round 1", "rank 1 of 2 has ended in round 1"]
@@ -55,6 +61,23 @@ def test_a_script_under_elastic_run(module: str) -> None:
     assert ends(run(*command, script)) == ENDS
 
 
+@pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning: pip install lightning")
+def test_a_restart_of_a_script_does_not_import_lightning_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher_module, "DEADLINE", TORCH_DEADLINE)
+    script = ROOT / "tests" / "support" / "lightning_rank.py"
+    command = ("--standalone", "--nproc-per-node=2", "--max-restarts=1", script)
+    launcher = cluster.launch(*command, env={"LOGLEVEL": "INFO"})
+    told = [launcher.wait_line(rf"rank {rank} of round 0 is (\d+), for Lightning {rank}$") for rank in (0, 1)]
+    launcher.wait_line("the warm parent has imported more")
+    os.kill(int(told[1].group(1)), signal.SIGKILL)
+    for rank in (0, 1):
+        launcher.wait_line(rf"rank {rank} of round 1 is \d+, for Lightning {rank}$")
+    assert launcher.wait() == 0
+    assert "goes on cold" not in launcher.story()
+
+
 ACCELERATE = """
 import elasticrun
 from accelerate import notebook_launcher
@@ -68,7 +91,9 @@ with in_place_of_torch(max_restarts=1):
 LIGHTNING = """
 import elasticrun, torch
 from elasticrun.compat import in_place_of_torch
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from tests.support import fabric_training, lightning_training
+print("ranks", [it.value for it in elasticrun.launch(lambda: rank_zero_only.rank)])
 for module, untrained in ((fabric_training, None), (lightning_training, lightning_training.first())):
     first, second = elasticrun.launch(module.train, max_restarts=1)
     print("trained", first.value != untrained)
@@ -92,3 +117,4 @@ def test_functions_that_are_launched_and_the_launchers_of_the_frameworks(
     lines = run("-c", program)
     assert ends(lines) == sorted(ENDS * trainings)
     assert [line for line in lines if line.startswith("trained")] == ["trained True"] * told
+    assert ("ranks [0, 1]" in lines) == (program is LIGHTNING)

@@ -95,3 +95,25 @@ def test_who_is_on_the_way_out_is_not_alive() -> None:
     child.wait()
     assert not warm_imports.is_alive(stat)
     assert warm_imports.is_alive("/proc/self/stat")
+
+
+def test_lightning_knows_the_rank_of_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the script's own process of before has set another one."""
+    modules = {
+        "lightning_utilities.core.rank_zero": types.SimpleNamespace(rank_zero_only=types.SimpleNamespace()),
+        "torchmetrics.utilities.prints": types.SimpleNamespace(rank_zero_only=types.SimpleNamespace(rank=0)),
+    }
+    for rank, local_rank in ((3, 1), (4, 0)):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(local_rank))
+        warm_imports.tell_rank(modules.get)
+        assert [it.rank_zero_only.rank for it in modules.values()] == [rank, local_rank]
+
+
+def test_who_has_no_lightning_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    warm_imports.tell_rank(lambda name: None)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "none")
+    module = types.SimpleNamespace(rank_zero_only=types.SimpleNamespace(rank=7))
+    warm_imports.tell_rank(lambda name: module)
+    assert module.rank_zero_only.rank == 7

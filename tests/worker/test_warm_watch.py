@@ -107,6 +107,25 @@ def test_all_ways_to_read_a_variable_are_noted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "noted"),
+    [
+        ("lightning.fabric.utilities.rank_zero", {"OTHER"}),
+        ("lightning_fabric.utilities.rank_zero", {"OTHER"}),
+        ("torchmetrics.utilities.prints", {"OTHER"}),
+        ("lightning.fabric.utilities", {"OTHER", "RANK", "LOCAL_RANK"}),
+    ],
+)
+def test_ranks_that_each_worker_is_told_again_are_not_noted(module: str, noted: set[str]) -> None:
+    names: set[str] = set()
+    program = (
+        "[read(name) for read in (os.getenv, os.environ.get) for name in ('RANK', 'LOCAL_RANK', 'OTHER')]"
+    )
+    with warm_watch.reads_noted(names):
+        exec(program, {"__name__": module, "os": os})
+    assert names == noted
+
+
+@pytest.mark.parametrize(
     ("name", "asked", "hidden"),
     [
         ("torch", "torch", True),
