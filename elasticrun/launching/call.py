@@ -119,7 +119,10 @@ class Call:
     def rings(self) -> list[Ring]:
         """Empty the bell: the faults that ranks have met since then, as they say."""
         size = target.BELL.size
-        words = os.read(self.bell, size * _RINGS)
+        try:
+            words = os.read(self.bell, size * _RINGS)
+        except BlockingIOError:  # a handler of a signal has read it
+            return []
         found = (Ring(*each) for each in target.BELL.iter_unpack(words[: len(words) // size * size]))
         return [ring for ring in found if ring.fault != target.ANSWERED]
 

@@ -1,7 +1,13 @@
-"""What a job tells its caller: its launchers do, ranks that have answered, and those that met a fault."""
+"""What a job tells its caller: its launchers do, ranks that have answered, and those that met a fault.
+
+Theory. One thread at a time hears; others wait for their turn. A handler of a signal may hear in the midst of
+that, in the same thread. A file that is closed wakes nobody who waits for it, so no channel is closed while
+anybody hears: hanging up shuts it down, which wakes all, and who hears last closes what is over.
+"""
 
 from __future__ import annotations
 
+import os
 import selectors
 import threading
 import time
@@ -28,7 +34,12 @@ class Hearing:
     def __init__(self, launchers: Launchers, call: Call | None) -> None:
         self._launchers = launchers
         self._call = call
-        self._turn = threading.RLock()  # what is told is told once, to one thread
+        #: Held by who hears: what is told is told once, to one thread.
+        self.turn = threading.RLock()
+        self._owner = os.getpid()
+        self._listeners = 0  # calls of one thread: more than one within handlers of signals
+        self._is_closed = False
+        self._then: list[Callable[[], None]] = []
         #: Hears of faults, and has some that end with time.
         self.faults: NodeFaults | None = None
 
@@ -76,12 +87,15 @@ class Hearing:
 
     def _hear_next(self, timeout: float | None, other: int | None) -> bool:
         """As ``hear``, but return as well once a fault ends that lasts; False: another thread hears."""
-        if not self._turn.acquire(timeout=-1 if timeout is None else min(timeout, _LONGEST)):
+        if not self.turn.acquire(timeout=-1 if timeout is None else min(timeout, _LONGEST)):
             return False
+        self._listeners += 1
         try:
             return not self._launchers.are_over and self._take_in(timeout, other)
         finally:
-            self._turn.release()
+            self._listeners -= 1
+            self._tidy()
+            self.turn.release()
 
     def _take_in(self, timeout: float | None, other: int | None) -> bool:
         wait = None if self.faults is None else self.faults.wait()
@@ -97,13 +111,34 @@ class Hearing:
         for number in sorted(ready, reverse=True):  # the bell last: who rings must be known by then
             if number == _BELL:
                 self._hear_bell()
-            elif number != _OTHER:
+            elif number in self._launchers.channels:  # else a handler of a signal has heard it
                 self._launchers.hear(number)
                 if self.faults is not None:
                     self.faults.check(number)
         if self.faults is not None:
             self.faults.pass_time()
         return bool(ready)
+
+    def close(self, then: Callable[[], None]) -> None:
+        """Hang up, which kills the launchers that run; ``then`` is called once nobody hears any more."""
+        self._is_closed = True
+        if os.getpid() != self._owner:  # a fork has copies of all, and none of the threads
+            self._launchers.close()
+            then()
+            return
+        self._launchers.hang_up()
+        with self.turn:
+            self._then.append(then)
+            self._tidy()
+
+    def _tidy(self) -> None:
+        if self._listeners:
+            return
+        self._launchers.forget_ended()
+        if self._is_closed:
+            self._launchers.close()
+        while self._then:
+            self._then.pop()()
 
     def _hear_bell(self) -> None:
         assert self._call is not None

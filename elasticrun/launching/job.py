@@ -4,6 +4,8 @@ Theory. A job is one launcher for each node, each a fork of this process's fork 
 workers make. The handle owns both: once it is closed, nothing of the job is left, whether it had ended or
 not.
 
+Any thread may use the handle, and so may a handler of a signal.
+
 Which failure is the cause is what the launchers say, as for any job: the first worker that failed by itself.
 What the others raised after that is an echo.
 """
@@ -164,9 +166,16 @@ class Job:
         return self._hearing.ask(lambda control: control.stacks_of(rank), timeout)
 
     def cancel(self, patience: float = PATIENCE) -> None:
-        """Stop the job as SIGTERM stops ``elastic-run``; what runs after ``patience`` seconds is killed."""
+        """Stop the job as SIGTERM stops ``elastic-run``; what runs after ``patience`` seconds is killed.
+
+        A job that has not begun, as its fork server still imports what it needs, is given up at once.
+        """
         try:
-            if os.getpid() == self._owner:  # the job is none of a fork's
+            if os.getpid() != self._owner:
+                return  # the job is none of a fork's
+            while self.hear(0.0):
+                pass
+            if self.has_begun:
                 self._launchers.tell_all(signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
                     self._hearing.hear_all(patience)
@@ -175,13 +184,16 @@ class Job:
 
     def close(self) -> None:
         """Kill the job if it runs, and let go of what it has left; a handle that is dropped does so."""
-        is_unread = self.is_over and self._answers is None
-        self._launchers.close()
-        if self._faults is not None:
-            self._faults.close()
-        self._output.close()
-        if self._call is not None:
-            self._call.close(keeps=is_unread)
+
+        def let_go() -> None:
+            is_unread = self._launchers.are_known and self._answers is None
+            if self._faults is not None:
+                self._faults.close()
+            self._output.close()
+            if self._call is not None:
+                self._call.close(keeps=is_unread)
+
+        self._hearing.close(let_go)
 
     def __enter__(self) -> Job:
         return self
@@ -213,12 +225,13 @@ class Job:
 
     def _results(self) -> list[Result]:
         launchers = self._launchers
-        if self._answers is None:
-            self._output.finish()
-            found = {} if self._call is None else self._call.answers()
-            self._server.learned.update(name for each in found.values() for name in each.imports)
-            self._answers = self._launchers.newest(found)
-            self.close()
+        with self._hearing.turn:
+            if self._answers is None:
+                self._output.finish()
+                found = {} if self._call is None else self._call.answers()
+                self._server.learned.update(name for each in found.values() for name in each.imports)
+                self._answers = launchers.newest(found)
+                self.close()
         ends = launchers.decisive
         failed = [end for end in ends if end.failures] or [end for end in ends if end.status]
         if failed:

@@ -77,6 +77,8 @@ class Launchers:
         self.gone: set[int] = set()
         #: Ranks that were taken away with their nodes, by round and rank: what they answer is nothing.
         self.lost: set[tuple[int, int]] = set()
+        self._ended: list[socket.socket] = []  # channels that are over
+        self._has_hung_up = False
         self._started = 0
         self._outcomes: list[int] = []
         self._kept: list[list[dict[str, Any]]] = []  # what they have told, once the outcomes are closed
@@ -140,7 +142,9 @@ class Launchers:
         if kind == "pid":
             self.pids[number] = int(rest)
             return
-        self.channels.pop(number).close()
+        self._ended.append(self.channels.pop(number))
+        if self._has_hung_up and not kind:
+            return  # it was this process
         self.is_abandoned |= not kind
         status = int(rest) if kind == "ended" else int(ExitCode.NODE_FAULT)
         self.ends[number] = self._end(number, status, rest if kind == "problem" else "")
@@ -182,14 +186,25 @@ class Launchers:
             rank: it for rank, it in answers.items() if it.round == number and (number, rank) not in self.lost
         }
 
-    def close(self) -> None:
-        """Kill those that run, and let go of what they have left."""
-        while self.channels:
-            _, channel = self.channels.popitem()
-            if os.getpid() == self._owner:
+    def hang_up(self) -> None:
+        """Kill those that run: the server kills the launcher whose channel is shut down."""
+        self._has_hung_up = True
+        if os.getpid() == self._owner:
+            for channel in [*self.channels.values()]:
                 with contextlib.suppress(OSError):  # it has ended; else forks of ours may have copies
                     channel.shutdown(socket.SHUT_RDWR)
-            channel.close()  # the server kills the launcher whose channel is closed
+
+    def forget_ended(self) -> None:
+        """Close the channels of those that have ended."""
+        while self._ended:
+            self._ended.pop().close()
+
+    def close(self) -> None:
+        """Hang up, and let go of what they have left."""
+        self.hang_up()
+        self._ended += self.channels.values()
+        self.channels.clear()
+        self.forget_ended()
         self._kept = self._all_told()
         while self._outcomes:
             os.close(self._outcomes.pop())

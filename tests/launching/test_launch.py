@@ -446,6 +446,71 @@ def test_a_job_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
         job.wait()
 
 
+def outcome(job: elasticrun.Job) -> str:
+    """How a wait for a job has ended, in words."""
+    try:
+        return f"returned {values(job.wait())}"
+    except elasticrun.JobFailedError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("way", ["cancel", "close"])
+def test_another_thread_may_end_a_job_that_is_waited_for(tmp_path: Path, way: str) -> None:
+    job = elasticrun.start(sleeper(tmp_path))
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(outcome, job), pool.submit(outcome, job)]
+        found = pids(tmp_path)
+        getattr(job, way)()
+        ended = "stopped by signal 15" if way == "cancel" else "was cancelled"
+        assert [ended in each.result(DEADLINE) for each in waiting] == [True, True]
+    for pid in found:
+        wait_end(pid)
+
+
+@pytest.mark.parametrize("way", ["cancel", "close"])
+def test_a_handler_of_a_signal_may_end_a_job_that_is_waited_for(tmp_path: Path, way: str) -> None:
+    job = elasticrun.start(sleeper(tmp_path))
+    before = signal.signal(signal.SIGUSR1, lambda *_: getattr(job, way)())
+
+    def end() -> list[int]:
+        found = pids(tmp_path)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return found
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            ending = pool.submit(end)
+            assert ("stopped by signal 15" if way == "cancel" else "was cancelled") in outcome(job)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    for pid in ending.result():
+        wait_end(pid)
+
+
+def test_threads_that_wait_for_one_job_get_the_same(tmp_path: Path) -> None:
+    with elasticrun.start(lambda: 7) as job, ThreadPoolExecutor(4) as pool:
+        assert {*pool.map(outcome, [job] * 4)} == {"returned [7, 7]"}
+
+
+def test_a_job_that_has_not_begun_is_given_up_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fork server imports a module that does not end until this test lets it."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / "slow_module.py").write_text(f"open({str(fifo)!r}).close()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    server = Server()
+    job = elasticrun.start(print, preload=["slow_module"], server=server)
+    job.cancel(patience=1000)
+    with pytest.raises(elasticrun.JobFailedError, match="was cancelled"):
+        job.wait()
+    fifo.open("w").close()
+    with elasticrun.start(lambda: 7, server=server) as again:
+        assert values(again.wait()) == [7, 7]
+    server.close()
+
+
 def test_the_end_of_a_with_block_ends_the_job(tmp_path: Path) -> None:
     with elasticrun.start(sleeper(tmp_path)):
         found = pids(tmp_path)
