@@ -219,6 +219,7 @@ def serve() -> NoReturn:
     """
     number, caller = map(int, sys.argv[1:3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a caller that ignores it would leave nobody to be reaped
     control = socket.socket(fileno=number)
     os.set_inheritable(number, False)
     _load()

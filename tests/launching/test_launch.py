@@ -607,6 +607,22 @@ def test_threads_that_launch_at_once_start_one_server(monkeypatch: pytest.Monkey
     servers[0].close()
 
 
+def test_a_caller_may_ignore_the_end_of_its_children() -> None:
+    """Programs inherit that, and then have no children to wait for."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        server = Server()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    def run() -> int:
+        return subprocess.run(["false"], check=False).returncode
+
+    with elasticrun.start(run, server=server) as job:
+        assert values(job.wait()) == [1, 1]
+    server.close()
+
+
 def test_the_end_of_the_fork_server_ends_its_jobs(tmp_path: Path) -> None:
     server = Server()
     with elasticrun.start(sleeper(tmp_path), server=server) as job:
