@@ -28,6 +28,7 @@ WORKERS_PER_CORE, FEW = 4, 16
 FORMATION = 60.0
 #: What workers of any job have in their environment, and what settles their threads.
 _WORKER, _THREADS = "ELASTICRUN_ROUND", "OMP_NUM_THREADS"
+_COROUTINE = 0x80  # inspect.CO_COROUTINE; inspect takes milliseconds to import
 _LOOPBACK = "127.0.0.1"
 #: What takes seconds to import and can be forked afterwards: workers find it imported if this process has it.
 _SLOW_TO_IMPORT = (
@@ -192,6 +193,11 @@ def _check(target: object, **numbers: object) -> None:
         )
     if not callable(target) and not isinstance(target, str | os.PathLike):
         raise UsageError(f"launch was given {target!r} to run: give a function, or the path of a script")
+    if getattr(getattr(target, "__code__", None), "co_flags", 0) & _COROUTINE:
+        name = getattr(target, "__name__", target)
+        raise UsageError(
+            f"launch was given the coroutine function {name}: give lambda: asyncio.run({name}())"
+        )
     for name, number in numbers.items():
         if not isinstance(number, int) or isinstance(number, bool) or number < 1:
             raise UsageError(f"{name}={number!r} was given: give a whole number of 1 or more")

@@ -392,6 +392,17 @@ def test_what_is_no_target_is_refused() -> None:
         elasticrun.launch(5)  # type: ignore[arg-type]
 
 
+def test_a_coroutine_function_is_refused() -> None:
+    async def work() -> int:
+        return 1
+
+    with pytest.raises(
+        UsageError, match=r"the coroutine function work: give lambda: asyncio\.run\(work\(\)\)"
+    ):
+        elasticrun.launch(work)
+    assert inspect.CO_COROUTINE == api._COROUTINE
+
+
 def test_a_directory_that_is_gone_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
