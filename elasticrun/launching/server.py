@@ -7,6 +7,7 @@ this process, however that ends. ``Server.ask`` may be called from any thread.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from elasticrun.agent.spawner.descriptors import is_open
 from elasticrun.errors import NodeFaultError
 from elasticrun.launching.call import import_path
 
@@ -45,8 +47,11 @@ class Server:
         self.pid = os.getpid()  # of its caller: a fork of that has to start its own
         #: Modules that ranks had to import themselves: those of the next jobs find them imported.
         self.learned: set[str] = set()
+        if output is None and not (is_open(2) and os.get_inheritable(2)):  # it is closed, or another file
+            output = subprocess.DEVNULL
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        number = theirs.fileno()
+        number = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, 3)  # this process may have closed 0 to 2
+        theirs.close()
         path = [each or str(Path.cwd()) for each in import_path()]
         try:
             self._process = subprocess.Popen(
@@ -61,7 +66,7 @@ class Server:
             self._control.close()
             raise NodeFaultError(f"cannot start the fork server: {error.strerror}") from error
         finally:
-            theirs.close()
+            os.close(number)
 
     @property
     def process(self) -> int:

@@ -745,6 +745,21 @@ def test_a_job_does_not_wait_for_what_a_worker_leaves(capsys: pytest.CaptureFixt
     wait_end(left)
 
 
+@pytest.mark.parametrize("closed", [(2,), (0, 1, 2)])
+def test_a_caller_may_have_closed_its_standard_files(tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """As some daemons do."""
+    code = f"""
+import elasticrun
+from pathlib import Path
+found = elasticrun.launch(lambda: print("said") or 7)
+Path({str(tmp_path)!r}, "found").write_text(repr([it.value for it in found]))
+"""
+    redirected = " ".join(f"{number}>&-" for number in closed)
+    command = ["sh", "-c", f'exec "$0" -c "$1" {redirected}', sys.executable, code]
+    subprocess.run(command, check=True, timeout=DEADLINE)
+    assert (tmp_path / "found").read_text() == "[7, 7]"
+
+
 # -- the caller's end
 
 
