@@ -28,7 +28,7 @@ from elasticrun.errors import UsageError
 from elasticrun.launching.api import launch, start
 from elasticrun.launching.job import Job
 
-__all__ = ["SpawnContext", "elastic_launch", "spawn"]
+__all__ = ["SpawnContext", "elastic_launch", "in_place_of_torch", "spawn", "start_processes"]
 
 #: Fields of torch's configuration that are options of ``elastic-run``.
 _OPTIONS = ("role", "virtual_local_rank", "shutdown_timeout", "event_log_handler", "signals_to_handle")
