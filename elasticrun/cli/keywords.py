@@ -24,8 +24,8 @@ _OWN: dict[Option[Any], str] = {
 }
 #: What ``launch`` and ``start`` take besides, for hints; a test compares.
 ARGUMENTS = (
-    *("nproc", "nodes", "max_restarts", "env", "preload"),
-    *("oversubscribe", "max_result_bytes", "faults", "server"),
+    *("nproc", "nodes", "min_nodes", "max_restarts", "env", "preload"),
+    *("oversubscribe", "max_result_bytes", "faults", "stream", "server"),
 )
 #: What people look for under these names.
 _ELSEWHERE = {"timeout": "start the job, and give it to wait()", "args": "give them after the function"}
