@@ -63,7 +63,7 @@ def test_the_package_offers_the_library_and_nothing_else() -> None:
     from elasticrun import worker
 
     state = {"Checkpointer", "RandomState"}  # these import torch, when they are first used
-    jobs = {"Job", "JobFailedError", "Result", "WorkerFailed", "launch", "start"}
+    jobs = {"Job", "JobFailedError", "Line", "Result", "WorkerFailed", "launch", "start"}
     assert set(elasticrun.__all__) == state | jobs | set(worker.__all__)
     for name in worker.__all__:
         assert getattr(elasticrun, name) is getattr(worker, name)
