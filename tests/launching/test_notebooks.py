@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -185,19 +185,17 @@ def test_a_cell_that_is_interrupted_ends_its_job(kernel: Kernel) -> None:
     assert sorted(again.splitlines()) == ["[110, 111]", "rank 0 works", "rank 1 works"]
 
 
-def test_a_kernel_that_is_shut_down_ends_its_jobs(kernel: Kernel, mark: str) -> None:
-    kernel.begin("job = elasticrun.start(sleep)")
+@pytest.mark.parametrize(
+    ("cell", "end"),
+    [("job = elasticrun.start(sleep)", Kernel.close), ("elasticrun.launch(sleep)", Kernel.kill)],
+    ids=["shut down", "killed"],
+)
+def test_a_kernel_that_ends_leaves_nothing(
+    kernel: Kernel, mark: str, cell: str, end: Callable[[Kernel], None]
+) -> None:
+    kernel.begin(cell)
     ranks = kernel.wait_ranks()
-    kernel.close()
-    for pid in ranks:
-        wait_end(pid)
-    nobody_left(mark)
-
-
-def test_a_kernel_that_is_killed_leaves_nothing(kernel: Kernel, mark: str) -> None:
-    kernel.begin("elasticrun.launch(sleep)")
-    ranks = kernel.wait_ranks()
-    kernel.kill()
+    end(kernel)
     for pid in ranks:
         wait_end(pid)
     nobody_left(mark)
