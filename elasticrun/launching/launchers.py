@@ -151,13 +151,14 @@ class Launchers:
 
     def tell(self, number: int, signum: signal.Signals) -> None:
         """Send a signal to a launcher, unless it has ended."""
-        if number in self.channels:
+        channel = self.channels.get(number)
+        if channel is not None:
             with contextlib.suppress(OSError):  # it has just ended
-                self.channels[number].send(str(int(signum)).encode())
+                channel.send(str(int(signum)).encode())
 
     def tell_all(self, signum: signal.Signals) -> None:
         """Send a signal to all that run."""
-        for number in self.channels:
+        for number in [*self.channels]:  # another thread may hear that one has ended
             self.tell(number, signum)
 
     def processes(self, number: int) -> Iterator[int]:
@@ -206,8 +207,9 @@ class Launchers:
         self.channels.clear()
         self.forget_ended()
         self._kept = self._all_told()
-        while self._outcomes:
-            os.close(self._outcomes.pop())
+        outcomes, self._outcomes = self._outcomes, []
+        for outcome in outcomes:
+            os.close(outcome)
 
     def _all_told(self) -> list[list[dict[str, Any]]]:
         """What each launcher has told so far."""
