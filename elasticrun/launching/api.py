@@ -130,7 +130,7 @@ def start(
         "cwd": directory,
         "path": [each or directory for each in import_path()],
         "preload": _preloaded(preload) if callable(target) else (),
-        "learns": preload is None or server is not None,
+        "learns": callable(target) and (preload is None or server is not None),
         "options": {name: _said(name, it) for name, it in told.items()},
     }
     if callable(target):

@@ -16,6 +16,8 @@ from elasticrun.dataclass import dataclass
 
 #: Characters that are kept for a reader who is late.
 KEPT = 16 << 20
+#: What a line costs beside its characters, and the most characters of one.
+COST, LONGEST = 100, 1 << 20
 #: How launchers mark the lines of a rank.
 _MARK = re.compile(r"\[rank(\d{1,9})\] ?")
 
@@ -45,9 +47,9 @@ class Lines:
         """Keep a line, and drop the oldest if there are too many."""
         with self._lock:
             self._kept.append(line)
-            self._size += len(line.text)
+            self._size += len(line.text) + COST
             while self._size > KEPT and len(self._kept) > 1:
-                self._size -= len(self._kept.popleft().text)
+                self._size -= len(self._kept.popleft().text) + COST
                 self._dropped += 1
             if self.bell >= 0:
                 os.eventfd_write(self.bell, 1)
@@ -87,7 +89,7 @@ class Writer:
     def write(self, text: str) -> None:
         """Take text; the last line is held until its end comes, or it is very long."""
         *whole, self._held = (self._held + text).split("\n")
-        if len(self._held) > KEPT:
+        if len(self._held) > LONGEST:
             whole, self._held = [*whole, self._held], ""
         for line in whole:
             mark = _MARK.match(line)

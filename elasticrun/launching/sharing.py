@@ -5,9 +5,10 @@ Theory. Such an object can be inherited only, and workers are no children of the
 object itself. Each thread of a worker has a connection of its own: what blocks there blocks nobody else, and
 a lock knows who holds it. A worker that starts again connects anew.
 
-The socket has a name that nobody knows beforehand, takes processes of this user only, and is there once an
-object is shared. What a manager of multiprocessing holds needs none of this: its proxies are sent with the
-key of the manager.
+The socket has a name that all users of the host may see. So both sides prove that they know the key, which
+only the call's file in memory holds, before anything is unpickled. The socket takes processes of this user
+only, and is there once an object is shared. What a manager of multiprocessing holds needs none of this: its
+proxies are sent with the key of the manager.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection, wait
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from typing import Any
 
 #: What stays with the caller: classes, by module. Who has not imported the module has none of them.
@@ -50,7 +52,9 @@ class Home:
 
     def __init__(self) -> None:
         self._objects: list[object] = []
+        self._numbers: dict[int, int] = {}  # of these, by id
         self._name = b"\0elasticrun-" + os.urandom(16).hex().encode()
+        self._key = os.urandom(32)
         self._listener: socket.socket | None = None
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
@@ -93,8 +97,10 @@ class Home:
                 self._listener.bind(self._name)
                 self._listener.listen(_BACKLOG)
                 _start_thread(self._accept, self._listener)
-            self._objects.append(value)
-            return Remote, (self._name, len(self._objects) - 1)
+            number = self._numbers.setdefault(id(value), len(self._objects))
+            if number == len(self._objects):
+                self._objects.append(value)
+            return Remote, (self._name, self._key, number)
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it is closed
@@ -114,18 +120,29 @@ class Home:
 
     def _serve(self, connection: Connection) -> None:
         """Do what one thread of a worker asks, until it ends."""
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                number, name, args, kwargs = pickle.loads(connection.recv_bytes())
-                made = self._called(connection, self._objects[number], name, args, kwargs)
-                try:
-                    data = self.dumps(made)
-                except Exception as error:  # noqa: BLE001 whatever a class of the user's raises there
-                    data = self.dumps((False, TypeError(f"what {name} returned cannot be sent: {error}")))
-                connection.send_bytes(data)
-        with self._lock:
-            self._connections.discard(connection)
-        connection.close()
+        try:
+            with contextlib.suppress(EOFError, OSError, AuthenticationError):
+                deliver_challenge(connection, self._key)
+                answer_challenge(connection, self._key)
+                while True:
+                    connection.send_bytes(self._answer(connection, connection.recv_bytes()))
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            connection.close()
+
+    def _answer(self, connection: Connection, asked: bytes) -> bytes:
+        """The pickle of what a call has made. Raises EOFError if who asks has ended."""
+        try:
+            number, name, args, kwargs = pickle.loads(asked)
+            value = self._objects[number]
+        except Exception as error:  # noqa: BLE001 whatever a class of the user's raises there
+            return self.dumps((False, TypeError(f"what was sent cannot be read by the caller: {error}")))
+        made = self._called(connection, value, name, args, kwargs)
+        try:
+            return self.dumps(made)
+        except Exception as error:  # noqa: BLE001 the same
+            return self.dumps((False, TypeError(f"what {name} returned cannot be sent: {error}")))
 
     def _called(
         self, connection: Connection, value: Any, name: str, args: Any, kwargs: Any
@@ -153,11 +170,14 @@ class Home:
 class Remote:
     """Stands in a worker for an object that the caller keeps."""
 
-    def __init__(self, name: bytes, number: int) -> None:
-        self.__dict__.update(_name=name, _number=number)
+    def __init__(self, name: bytes, key: bytes, number: int) -> None:
+        self.__dict__.update(_name=name, _key=key, _number=number)
 
     def __reduce__(self) -> Any:
-        return Remote, (self._name, self._number)
+        return Remote, (self._name, self._key, self._number)
+
+    def __bool__(self) -> bool:
+        return True
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -188,9 +208,16 @@ class Remote:
         """Have the caller call a method; raises what that raises, EOFError if the caller is gone."""
         import cloudpickle
 
-        connection = _connection(self._name)
-        connection.send_bytes(cloudpickle.dumps((self._number, method, args, kwargs)))
-        has_returned, value = pickle.loads(connection.recv_bytes())
+        asked = cloudpickle.dumps((self._number, method, args, kwargs))
+        connection = _connection(self._name, self._key)
+        try:
+            connection.send_bytes(asked)
+            answer = connection.recv_bytes()
+        except BaseException:  # a late answer must not be taken for that to the next call
+            _mine.open.pop(self._name, None)
+            connection.close()
+            raise
+        has_returned, value = pickle.loads(answer)
         if not has_returned:
             raise value
         return value
@@ -239,12 +266,17 @@ class _Mine(threading.local):
 _mine = _Mine()
 
 
-def _connection(name: bytes) -> Connection:
-    """This thread's connection to a ``Home``; a fork's is not its parent's. Raises OSError."""
+def _connection(name: bytes, key: bytes) -> Connection:
+    """This thread's connection to a ``Home``; a fork's is not its parent's.
+
+    Raises OSError, AuthenticationError if it is another one's, EOFError if it hangs up.
+    """
     owner, connection = _mine.open.get(name, (0, None))
     if connection is None or owner != os.getpid():
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         peer.connect(name)
         connection = Connection(peer.detach())
+        answer_challenge(connection, key)
+        deliver_challenge(connection, key)
         _mine.open[name] = os.getpid(), connection
     return connection

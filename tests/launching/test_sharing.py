@@ -12,12 +12,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import AuthenticationError
 from typing import Any
 
 import pytest
 
 import elasticrun
-from elasticrun.launching.sharing import Home
+from elasticrun.launching.sharing import Home, Remote
 from tests.support.processes import DEADLINE
 
 METHODS = ("spawn", "fork", "forkserver")
@@ -212,3 +213,28 @@ def test_a_rank_that_is_killed_takes_nothing_from_a_queue() -> None:
         assert started.wait(DEADLINE)
         items.put("for round 1")
         assert [result.value for result in job.wait(DEADLINE)] == ["for round 1"]
+
+
+class Unreadable(Exception):
+    """Cannot be made from its ``args``, as many exceptions of users."""
+
+    def __init__(self, first: object, second: object) -> None:
+        super().__init__(first)
+
+
+def test_neither_side_unpickles_what_a_stranger_says(home: Home) -> None:
+    remote = pickle.loads(home.dumps(multiprocessing.get_context("spawn").SimpleQueue()))
+    stranger = Remote(remote._name, b"another key", 0)
+    with pytest.raises((AuthenticationError, EOFError, OSError)):
+        stranger.put(1)
+    remote.put(2)
+    assert remote.get() == 2, "others are served as before"
+
+
+def test_what_cannot_be_read_is_the_askers_error(home: Home) -> None:
+    remote = pickle.loads(home.dumps(multiprocessing.get_context("spawn").SimpleQueue()))
+    with pytest.raises(TypeError, match="cannot be read by the caller"):
+        remote.put(Unreadable("a", 1))
+    assert remote
+    remote.put(3)
+    assert remote.get() == 3

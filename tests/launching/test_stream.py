@@ -55,7 +55,7 @@ def test_what_launchers_say_is_of_no_rank() -> None:
 
 
 def test_who_reads_nothing_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "KEPT", 1000)
+    monkeypatch.setattr(lines, "KEPT", 100 * (len("line 00000") + lines.COST))
 
     def train() -> None:
         for number in range(10_000):
@@ -69,7 +69,7 @@ def test_who_reads_nothing_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_line_without_an_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "KEPT", 10)
+    monkeypatch.setattr(lines, "LONGEST", 10)
     found = Lines()
     found.out.write("[rank3] 123")
     found.out.write("45")
