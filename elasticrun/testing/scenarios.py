@@ -62,6 +62,7 @@ PolicyLike = str | os.PathLike[str] | Mapping[str, object] | Policy | None
 KINDS: tuple[type, ...] = Fault.__args__
 #: What the simulator takes, so that a slip of the pen does not run for hours.
 MAX_NODES, MAX_NPROC, MAX_SECONDS, MAX_RESTARTS, MAX_SIGNAL = 256, 64, 86_400, 1000, 64
+MAX_DELAY = 60  # seconds that a message takes
 _END = 1.0  # seconds that workers need for their last steps, once the time is over
 
 
@@ -77,7 +78,7 @@ _TIME = "a number of virtual seconds, 0 or more"
 _CHECKS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "at": (_is_number, _TIME),
     "until": (_is_number, _TIME),
-    "down_for": (_is_number, _TIME),
+    "down_for": (lambda it: _is_number(it, 0, MAX_SECONDS), f"seconds from 0 to {MAX_SECONDS:,}"),
     "exit_code": (lambda it: _is_whole(it, -MAX_SIGNAL, 255) and it != 0, "-64 to 255, but not 0"),
     "signum": (lambda it: _is_whole(it, 1, MAX_SIGNAL), f"the number of a signal, 1 to {MAX_SIGNAL}"),
     "times": (lambda it: _is_whole(it, 1, MAX_RESTARTS), f"a whole number from 1 to {MAX_RESTARTS}"),
@@ -144,8 +145,7 @@ def plan(
     modes = [mode.value for mode in HealthCheckMode]
     if health_check not in modes:
         raise UsageError(f"health_check={health_check!r} was given: give {', '.join(modes)}")
-    if not isinstance(network, Network):
-        raise UsageError(f"network={network!r} was given: give a Network, such as Network(delay=0.05)")
+    _check_network(network)
     names = [f"n{number}" for number in range(nodes)]
     base = Scenario(
         seed=0,
@@ -186,6 +186,15 @@ def _policy(policy: PolicyLike) -> Policy:
         case str() | os.PathLike():
             return read_policy(os.fspath(policy), "policy")
     return policy_of(policy, "policy")
+
+
+def _check_network(network: object) -> None:
+    if not isinstance(network, Network):
+        raise UsageError(f"network={network!r} was given: give a Network, such as Network(delay=0.05)")
+    for field in dataclasses.fields(network):
+        most, unit = (MAX_DELAY, "seconds") if field.name == "delay" else (1, "a chance")
+        if not _is_number(value := getattr(network, field.name), 0, most):
+            raise UsageError(f"{field.name}={value!r} was given to Network: give {unit} from 0 to {most}")
 
 
 def _specs(names: Sequence[str], nproc: int, joins: Any, seconds: float) -> tuple[NodeSpec, ...]:
