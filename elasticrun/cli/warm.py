@@ -29,6 +29,7 @@ from elasticrun.cli import options
 from elasticrun.cli.arguments import Given
 from elasticrun.cli.rendezvous import Notes
 from elasticrun.config import Entrypoint, EntrypointKind, WorkerConfig
+from elasticrun.worker.target import COMPILER, KEEPER
 
 _ELF = b"\x7fELF"
 _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
@@ -36,7 +37,6 @@ _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
 TORCH, TENSORFLOW = "torch", "tensorflow"
 #: What is built upon torch and takes seconds to import as well.
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
-COMPILER, KEEPER = "torch._dynamo", "elasticrun.checkpoint.checkpointer"
 #: Variables that are read while torch, or a library below it, is loaded. All but one of those of CUDA, NCCL
 #: and gloo are read at the first use of a device or a group instead; LD_* and PYTHON* as a process starts.
 _EARLY_TORCH = (

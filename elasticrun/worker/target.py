@@ -40,7 +40,7 @@ CALL, ANSWER, MEMFD = "elasticrun-call-", "elasticrun-answer-", "/memfd:"
 #: modules of ``LATER`` it took an import of: bit i stands for the i-th.
 HEADER = struct.Struct("=8sqQB")
 #: What torch imports with the first optimizer, and what a checkpoint needs: seconds, if each rank does it.
-LATER = ("torch._dynamo", "elasticrun.checkpoint.checkpointer")
+COMPILER, KEEPER = LATER = ("torch._dynamo", "elasticrun.checkpoint.checkpointer")
 RETURNED, RAISED = b"returned", b"raised\0\0"
 #: The variables of a worker that matter here.
 RANK, ROUND, ERROR_FILE = "RANK", "ELASTICRUN_ROUND", "TORCHELASTIC_ERROR_FILE"
@@ -98,10 +98,14 @@ class Call:
         self.ring(ANSWERED)
 
     def ring(self, number: int) -> None:
-        """Tell the caller that this rank has answered, or has met the fault of this number."""
+        """Tell the caller that this rank has answered, or has met the fault of this number.
+
+        A bell that is full already wakes the caller, so an answer needs no word of its own and never waits.
+        """
         words = BELL.pack(number, int(self._env.get(LAUNCHER, "0")), self._pid)
         place, name = self.terms["bell"]
-        with contextlib.suppress(OSError, ValueError), self._open(place, name, "wb") as bell:
+        with contextlib.suppress(OSError, ValueError), self._open(place, name, "wb", 0) as bell:
+            os.set_blocking(bell.fileno(), number != ANSWERED)
             bell.write(words)  # nobody may listen any more
 
     def meet(self, fault: Mapping[str, Any]) -> None:
@@ -138,11 +142,11 @@ class Call:
             )
         return body
 
-    def _open(self, number: int, name: str, mode: str) -> Any:
+    def _open(self, number: int, name: str, mode: str, buffering: int = -1) -> Any:
         path = f"/proc/{self._caller}/fd/{number}"
         if not os.readlink(path).startswith(name):  # in another PID namespace that may be anybody's
             raise ValueError(f"{path} is not {name}")
-        file = open(path, mode)  # noqa: SIM115 it is the caller's to close
+        file = open(path, mode, buffering)  # noqa: SIM115 it is the caller's to close
         opened = os.readlink(f"/proc/self/fd/{file.fileno()}")
         if not opened.startswith(name):  # the one of before has just been closed
             file.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.cli.parse import parse_command_line
-from elasticrun.cli.warm import COMPILER, KEEPER
+from elasticrun.worker.target import COMPILER, KEEPER
 
 TORCH = ("torch",)
 TENSORFLOW = ("tensorflow",)

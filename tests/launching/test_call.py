@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from elasticrun.launching.call import Call
@@ -37,4 +39,15 @@ def test_a_worker_of_an_earlier_round_leaves_a_newer_answer_as_it_is(monkeypatch
         workers[number].answer(target.RETURNED, number)
         answer = call.answers()[0]
         assert (answer.round, answer.value) == (max(number, 1), max(number, 1))
+    call.close()
+
+
+def test_answers_that_nobody_hears_yet_hold_up_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe holds a few thousand words, and a test may have more ranks and restarts than that."""
+    monkeypatch.setenv(target.RANK, "0")
+    call = Call(print, (), 1, 1000)
+    os.write(call._pipes[1], bytes(1 << 16))
+    worker = target.Call(call.place)
+    worker.answer(target.RETURNED, "at once")
+    assert call.answers()[0].value == "at once"
     call.close()
