@@ -33,8 +33,6 @@ _KINDS = {
     "multiprocessing.synchronize": ("Barrier", "Condition", "Event", "SemLock"),
 }
 _PROXIES = {"multiprocessing.managers": ("BaseProxy",)}
-#: What is no method of these objects.
-_FIELDS = frozenset({"raw", "value"})
 _BACKLOG = 128
 _PEER = struct.Struct("3i")  # pid, uid and gid, as SO_PEERCRED tells them
 
@@ -100,7 +98,7 @@ class Home:
             number = self._numbers.setdefault(id(value), len(self._objects))
             if number == len(self._objects):
                 self._objects.append(value)
-            return Remote, (self._name, self._key, number)
+            return Remote, (self._name, self._key, number, _properties(type(value)))
 
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):  # it is closed
@@ -170,11 +168,12 @@ class Home:
 class Remote:
     """Stands in a worker for an object that the caller keeps."""
 
-    def __init__(self, name: bytes, key: bytes, number: int) -> None:
-        self.__dict__.update(_name=name, _key=key, _number=number)
+    def __init__(self, name: bytes, key: bytes, number: int, properties: frozenset[str]) -> None:
+        """``properties``: names of what is read and set there; all else is called."""
+        self.__dict__.update(_name=name, _key=key, _number=number, _properties=properties)
 
     def __reduce__(self) -> Any:
-        return Remote, (self._name, self._key, self._number)
+        return Remote, (self._name, self._key, self._number, self._properties)
 
     def __bool__(self) -> bool:
         return True
@@ -182,7 +181,7 @@ class Remote:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in _FIELDS:
+        if name in self._properties:
             return self._ask("__getattribute__", name)
         return lambda *args, **kwargs: self._ask(name, *args, **kwargs)
 
@@ -244,6 +243,11 @@ class _Reducers:
 def _loaded(kinds: _Kinds) -> tuple[type, ...]:
     modules = {sys.modules[module]: names for module, names in kinds.items() if module in sys.modules}
     return tuple(getattr(module, name) for module, names in modules.items() for name in names)
+
+
+def _properties(kind: type) -> frozenset[str]:
+    names = (name for name in dir(kind) if not name.startswith("_"))
+    return frozenset(name for name in names if isinstance(getattr(kind, name, None), property))
 
 
 def _reduce_proxy(proxy: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -73,6 +74,23 @@ def test_counters_and_arrays_are_the_callers(home: Home) -> None:
     array = afar(home, multiprocessing.Array("i", 2))
     array[1] = 7
     assert (len(array), [*array]) == (2, [0, 7])
+
+
+class Point(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_double), ("y", ctypes.c_double)]
+
+
+def test_what_is_no_method_reads_as_a_value(home: Home) -> None:
+    barrier = afar(home, multiprocessing.Barrier(2))
+    assert (barrier.parties, barrier.n_waiting, barrier.broken) == (2, 0, False)
+    barrier.abort()
+    assert barrier.broken
+    here: Any = multiprocessing.Value(Point, 1, 2)
+    there = pickle.loads(pickle.dumps(afar(home, here)))
+    there.x += 4
+    assert (here.x, there.x, there.y) == (5, 5, 2)
+    text = afar(home, multiprocessing.Array("c", b"abc"))
+    assert (text.value, text.raw) == (b"abc", b"abc")
 
 
 def test_what_blocks_blocks_one_thread_only(home: Home) -> None:
@@ -224,7 +242,7 @@ class Unreadable(Exception):
 
 def test_neither_side_unpickles_what_a_stranger_says(home: Home) -> None:
     remote = pickle.loads(home.dumps(multiprocessing.get_context("spawn").SimpleQueue()))
-    stranger = Remote(remote._name, b"another key", 0)
+    stranger = Remote(remote._name, b"another key", 0, frozenset())
     with pytest.raises((AuthenticationError, EOFError, OSError)):
         stranger.put(1)
     remote.put(2)
