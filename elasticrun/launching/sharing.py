@@ -3,7 +3,8 @@
 Theory. Such an object can be inherited only, and workers are no children of the caller. So a worker gets a
 ``Remote`` in its place, which sends each call over a socket, to a thread of the caller that makes it on the
 object itself. Each thread of a worker has a connection of its own: what blocks there blocks nobody else, and
-a lock knows who holds it. A worker that starts again connects anew.
+a lock knows who holds it. A worker that starts again connects anew; ``asker`` says what comes back from one
+that ends.
 
 The socket has a name that all users of the host may see. So both sides prove that they know the key, which
 only the call's file in memory holds, before anything is unpickled. The socket takes processes of this user
@@ -23,8 +24,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
+
+from elasticrun.launching.asker import Asker, HungUpError
 
 #: What stays with the caller: classes, by module. Who has not imported the module has none of them.
 _KINDS = {
@@ -41,10 +44,6 @@ _Kinds = Mapping[str, tuple[str, ...]]
 _Known = list[tuple[_Kinds, _Reducer]]
 
 
-class _HungUpError(Exception):
-    """Who asks has ended meanwhile."""
-
-
 class Home:
     """Keeps the objects, and does what workers ask of them. To be closed."""
 
@@ -56,7 +55,6 @@ class Home:
         self._listener: socket.socket | None = None
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
-        self._getting = threading.Lock()
         self._owner = os.getpid()
         self._is_closed = False
 
@@ -104,7 +102,8 @@ class Home:
         with contextlib.suppress(OSError):  # it is closed
             while True:
                 peer, _ = listener.accept()
-                _, user, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+                told = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+                pid, user, _ = _PEER.unpack(told)
                 if user != os.getuid():
                     peer.close()
                     continue
@@ -114,55 +113,50 @@ class Home:
                         connection.close()
                         return
                     self._connections.add(connection)
-                _start_thread(self._serve, connection)
+                _start_thread(self._serve, connection, pid)
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: Connection, pid: int) -> None:
         """Do what one thread of a worker asks, until it ends."""
+        asker = Asker(connection, pid)
         try:
-            with contextlib.suppress(EOFError, OSError, AuthenticationError):
+            with contextlib.suppress(EOFError, OSError, AuthenticationError, HungUpError):
                 deliver_challenge(connection, self._key)
                 answer_challenge(connection, self._key)
-                while True:
-                    connection.send_bytes(self._answer(connection, connection.recv_bytes()))
+                self._serve_calls(connection, asker)
         finally:
             with self._lock:
                 self._connections.discard(connection)
             connection.close()
+            asker.close()
 
-    def _answer(self, connection: Connection, asked: bytes) -> bytes:
-        """The pickle of what a call has made. Raises EOFError if who asks has ended."""
+    def _serve_calls(self, connection: Connection, asker: Asker) -> None:
+        try:
+            while True:
+                asked = connection.recv_bytes()
+                asker.confirm()
+                connection.send_bytes(self._answer(asker, asked))
+        except ConnectionError:  # it has not read the last answer
+            asker.give_back()
+            raise
+
+    def _answer(self, asker: Asker, asked: bytes) -> bytes:
+        """The pickle of whether a call has returned, and what that was, or what it has raised."""
         try:
             number, name, args, kwargs = pickle.loads(asked)
             value = self._objects[number]
         except Exception as error:  # noqa: BLE001 whatever a class of the user's raises there
             return self.dumps((False, TypeError(f"what was sent cannot be read by the caller: {error}")))
-        made = self._called(connection, value, name, args, kwargs)
+        made: tuple[bool, object]
+        try:
+            made = True, asker.call(value, name, args, kwargs)
+        except HungUpError:
+            raise
+        except Exception as error:  # noqa: BLE001 it is the worker's
+            made = False, error
         try:
             return self.dumps(made)
         except Exception as error:  # noqa: BLE001 the same
             return self.dumps((False, TypeError(f"what {name} returned cannot be sent: {error}")))
-
-    def _called(
-        self, connection: Connection, value: Any, name: str, args: Any, kwargs: Any
-    ) -> tuple[bool, object]:
-        """Whether a method has returned, and what that was, or what it has raised. Raises EOFError."""
-        is_get = name == "get" and not args and not kwargs and hasattr(value, "_reader")
-        try:
-            if is_get:
-                return True, self._item(connection, value)
-            return True, getattr(value, name)(*args, **kwargs)
-        except _HungUpError as error:
-            raise EOFError from error
-        except Exception as error:  # noqa: BLE001 it is the worker's
-            return False, error
-
-    def _item(self, connection: Connection, queue: Any) -> object:
-        """What a queue has for a worker, which must not take it from others once it has ended."""
-        while connection not in wait([connection, queue._reader]):  # it says nothing before it has its answer
-            with self._getting:
-                if queue._reader.poll():
-                    return queue.get()
-        raise _HungUpError
 
 
 class Remote:
@@ -277,10 +271,15 @@ def _connection(name: bytes, key: bytes) -> Connection:
     """
     owner, connection = _mine.open.get(name, (0, None))
     if connection is None or owner != os.getpid():
-        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = _connect(name, key)
+        _mine.open[name] = os.getpid(), connection
+    return connection
+
+
+def _connect(name: bytes, key: bytes) -> Connection:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.connect(name)
         connection = Connection(peer.detach())
-        answer_challenge(connection, key)
-        deliver_challenge(connection, key)
-        _mine.open[name] = os.getpid(), connection
+    answer_challenge(connection, key)
+    deliver_challenge(connection, key)
     return connection

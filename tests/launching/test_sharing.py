@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import multiprocessing.connection
@@ -11,14 +12,17 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 
 import elasticrun
+from elasticrun.launching import sharing
+from elasticrun.launching.asker import Asker, HungUpError
 from elasticrun.launching.sharing import Home, Remote
 from tests.support.processes import DEADLINE
 
@@ -167,6 +171,115 @@ def test_a_fork_of_the_caller_hangs_up_for_nobody(home: Home) -> None:
     assert there.is_set()
 
 
+# -- what a call takes that nobody waits for: the connection of a killed worker ends in the same way
+
+
+def hang_up_on(remote: Any, method: str, *args: object, after: Callable[[Connection], object]) -> None:
+    """Ask for something from a connection of its own, and end that without a look at the answer."""
+    with sharing._connect(remote._name, remote._key) as connection:
+        connection.send_bytes(pickle.dumps((remote._number, method, args, {})))
+        after(connection)
+
+
+def is_answered(connection: Connection) -> None:
+    assert connection.poll(DEADLINE)
+
+
+@pytest.mark.parametrize("args", [(), (True,), (True, DEADLINE)])
+def test_an_item_goes_to_nobody_who_has_stopped_waiting(args: tuple[object, ...]) -> None:
+    here: Any = multiprocessing.Queue()
+    ours, theirs = multiprocessing.Pipe()
+    asker = Asker(ours, os.getpid())
+    theirs.close()
+    here.put("item")
+    assert here._reader.poll(DEADLINE)
+    with pytest.raises(HungUpError):
+        asker.call(here, "get", args, {})
+    assert here.get(timeout=DEADLINE) == "item"
+    here.close()
+
+
+@pytest.mark.parametrize("kind", ["Queue", "SimpleQueue", "JoinableQueue"])
+def test_an_item_that_nobody_has_read_is_put_back(home: Home, kind: str) -> None:
+    here: Any = getattr(multiprocessing, kind)()
+    here.put("item")
+    hang_up_on(afar(home, here), "get", after=is_answered)
+    assert afar(home, here).get() == "item"
+    if kind == "JoinableQueue":
+        here.task_done()
+        here.join()  # it was counted once
+    here.close()
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "Condition", "Semaphore"])
+def test_a_lock_that_nobody_knows_to_have_is_given_back(home: Home, kind: str) -> None:
+    here: Any = getattr(multiprocessing, kind)()
+    hang_up_on(afar(home, here), "acquire", after=is_answered)
+    assert here.acquire(timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock"])
+def test_a_lock_is_not_kept_for_who_has_stopped_waiting(home: Home, kind: str) -> None:
+    here: Any = getattr(multiprocessing, kind)()
+    acquire, release = here.acquire, here.release
+    entered, taken, given_back = threading.Event(), threading.Event(), threading.Event()
+
+    def acquire_for_a_worker(*args: object) -> object:
+        entered.set()
+        made = acquire(*args)
+        taken.set()
+        return made
+
+    def release_for_a_worker() -> None:
+        release()
+        given_back.set()
+
+    acquire()
+    here.acquire, here.release = acquire_for_a_worker, release_for_a_worker
+    hang_up_on(afar(home, here), "acquire", after=lambda _: entered.wait(DEADLINE))
+    release()
+    assert taken.wait(DEADLINE)
+    assert given_back.wait(DEADLINE)
+    assert acquire(True, 0)
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "Condition"])
+def test_a_lock_of_a_process_that_has_ended_is_released(home: Home, kind: str) -> None:
+    here: Any = getattr(multiprocessing, kind)()
+    there = afar(home, here)
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            there.acquire()
+            if kind != "Lock":
+                there.acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert here.acquire(timeout=DEADLINE)
+
+
+def test_what_was_taken_is_kept_once_the_answer_is_read() -> None:
+    here = multiprocessing.Lock()
+    ours, _theirs = multiprocessing.Pipe()
+    asker = Asker(ours, os.getpid())
+    assert asker.call(here, "acquire", (), {})
+    asker.confirm()
+    asker.give_back()
+    assert not here.acquire(block=False)
+    here.release()
+    asker.close()
+
+
+def test_a_lock_outlives_the_thread_that_has_acquired_it(home: Home) -> None:
+    here = multiprocessing.Lock()
+    there = afar(home, here)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(there.acquire).result(DEADLINE)
+    assert not here.acquire(block=False)
+    there.release()
+    assert here.acquire(block=False)
+
+
 @pytest.mark.root
 def test_other_users_are_refused(home: Home) -> None:
     there = afar(home, multiprocessing.Event())
@@ -215,17 +328,20 @@ def test_what_a_manager_holds_is_shared() -> None:
         assert {**found} == {"0": "item", "1": "item"}
 
 
-def test_a_rank_that_is_killed_takes_nothing_from_a_queue() -> None:
+def test_a_rank_that_is_killed_keeps_nothing() -> None:
     items: Any = multiprocessing.Queue()
+    lock = multiprocessing.Lock()
     started = multiprocessing.Event()
 
     def work() -> object:
         if os.environ["ELASTICRUN_ROUND"] == "0":
+            lock.acquire()
             waits: Any = multiprocessing.connection.Connection
             waits.recv_bytes = lambda self: os.kill(os.getpid(), signal.SIGKILL)  # it has asked by then
-        else:
-            started.set()
-        return items.get()
+            return items.get(timeout=DEADLINE)
+        started.set()
+        with lock:
+            return items.get(timeout=DEADLINE)
 
     with elasticrun.start(work, nproc=1, max_restarts=1) as job:
         assert started.wait(DEADLINE)

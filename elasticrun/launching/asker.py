@@ -1,0 +1,134 @@
+"""What one thread of a worker asks of objects of multiprocessing, and what comes back when it ends.
+
+Theory. The thread may end, or give a call up, at any time. What a call takes - an item of a queue, a lock, a
+slot of a semaphore - must then not be lost. While a call waits for an item, it waits for the end of the
+connection too, and then takes nothing. A lock has no such way: the call waits on, and gives back what it got.
+And an answer may come too late to be read. The kernel tells: to send to a closed end of a socket fails, and
+an end that is closed with something unread in it resets the other. So what was taken for an answer that was
+not read is given back: a lock at once, an item at the end of its queue, as nothing can be put at its head.
+
+A lock that a thread holds is released once its *process* has ended, as nobody else would do it; what the lock
+guards is as that process has left it. The end of a thread alone, or of a connection, tells nothing: another
+thread may release the lock. Semaphores are no property of who has acquired them, so their slots stay taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from queue import Empty
+from typing import Any
+
+_ACQUIRING = ("__enter__", "acquire")
+_GETTING = ("get", "get_nowait")
+
+
+class HungUpError(Exception):
+    """Who asks has ended meanwhile, or no longer waits for the answer."""
+
+
+class Asker:
+    """Makes the calls of one thread of a worker, in one thread here. To be closed."""
+
+    def __init__(self, connection: Connection, pid: int) -> None:
+        """``pid``: of the worker that has connected."""
+        self._connection = connection
+        self._pid = pid
+        self._process: int | None = None  # a pidfd
+        self._undo: Callable[[], object] | None = None  # gives back what the last call took
+        self._taken: dict[int, Any] = {}  # locks that it holds, or held, by id
+
+    def call(self, value: Any, name: str, args: Any, kwargs: Any) -> object:
+        """Call a method. Raises what that raises; HungUpError if nobody waits for what it would take."""
+        if name in _ACQUIRING and hasattr(value, "release"):
+            return self._acquire(value, name, args, kwargs)
+        if name in _GETTING and hasattr(value, name) and _is_queue(value):
+            item = self._get(value, *(args if name == "get" else (False, *args)), **kwargs)
+            self._undo = lambda: _put_back(value, item)
+            return item
+        return getattr(value, name)(*args, **kwargs)
+
+    def confirm(self) -> None:
+        """The answer to the last call has been read."""
+        self._undo = None
+
+    def give_back(self) -> None:
+        """Undo the last call, whose answer was not read."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            with contextlib.suppress(OSError, ValueError):  # the queue is closed
+                undo()
+
+    def close(self) -> None:
+        """Wait until the process ends if it holds locks, and release these."""
+        if self._process is None:
+            return
+        if any(_is_mine(lock) for lock in self._taken.values()):
+            wait([self._process])
+        os.close(self._process)
+        for lock in self._taken.values():
+            while _is_mine(lock):
+                lock.release()
+
+    def _acquire(self, value: Any, name: str, args: Any, kwargs: Any) -> object:
+        lock = getattr(value, "_lock", value)  # of a condition, or a counter
+        if _has_owner(lock) and self._process is None:
+            try:  # before it can know that it has the lock, so it is still the one that has connected
+                self._process = os.pidfd_open(self._pid)
+            except ProcessLookupError as error:
+                raise HungUpError from error
+        made = getattr(value, name)(*args, **kwargs)
+        if made or name == "__enter__":
+            self._undo = lock.release
+            if _has_owner(lock):
+                self._taken[id(lock)] = lock
+        return made
+
+    def _get(self, items: Any, block: bool = True, timeout: float | None = None) -> object:
+        """As ``get`` of the queue; a call that waits keeps nobody else from it, and ends with the worker."""
+        from multiprocessing.reduction import ForkingPickler
+
+        if getattr(items, "_closed", False):
+            raise ValueError(f"{items!r} is closed")
+        seconds = timeout if block else 0
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = wait([self._connection, items._reader], left)
+            if self._connection in ready:  # it says nothing before it has its answer
+                raise HungUpError
+            if not ready or not items._rlock.acquire(True, left):
+                raise Empty
+            try:
+                if items._reader.poll():  # nobody else was faster
+                    data = items._reader.recv_bytes()
+                    break
+            finally:
+                items._rlock.release()
+        if hasattr(items, "_sem"):
+            items._sem.release()
+        return ForkingPickler.loads(data)
+
+
+def _is_queue(value: Any) -> bool:
+    """Whether it gets items as multiprocessing does, and not in a way of its own."""
+    return bool(type(value).get.__module__ == "multiprocessing.queues")
+
+
+def _put_back(items: Any, item: object) -> None:
+    from multiprocessing.queues import Queue, SimpleQueue
+
+    put = Queue.put if isinstance(items, Queue) else SimpleQueue.put  # no other: the item has been counted
+    put(items, item)
+
+
+def _has_owner(lock: Any) -> bool:
+    """Whether it is a Lock or an RLock, and no semaphore that has more to give."""
+    return hasattr(lock, "_semlock") and lock._semlock.maxvalue == 1
+
+
+def _is_mine(lock: Any) -> bool:
+    return bool(lock._semlock._is_mine())
