@@ -15,6 +15,9 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
+from elasticrun.clock import pause
+from elasticrun.launching.shortage import PAUSE, Shortage
+
 _RESET = struct.pack("ii", 1, 0)  # for SO_LINGER: wait for nothing as it is closed
 _PIECE = 64 << 10  # bytes
 _LOOPBACK = "127.0.0.1"
@@ -74,20 +77,34 @@ class Relay:
         task.add_done_callback(self._tasks.discard)
 
     async def _accept(self) -> None:
+        shortage = Shortage("the relay to the master")
         while True:
-            node, _ = await self._loop.sock_accept(self._listener)
-            self._begin(self._serve(node))
+            try:
+                node, _ = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                if not shortage.explains(error):
+                    raise
+                await pause(PAUSE)
+            else:
+                self._begin(self._serve(node))
 
     async def _serve(self, node: socket.socket) -> None:
-        with node, socket.socket() as master:
-            master.setblocking(False)
+        with node:
             try:
-                await self._is_open.wait()
-                await self._loop.sock_connect(master, (_LOOPBACK, self._target))
-                await self._hand_on_both(node, master)
+                with socket.socket() as master:
+                    await self._hand_on_to(master, node)
             except OSError:  # a reset, for who sees a mere end takes the relay for another program
-                for each in (node, master):
-                    each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                _reset_as_it_closes(node)
+
+    async def _hand_on_to(self, master: socket.socket, node: socket.socket) -> None:
+        master.setblocking(False)
+        try:
+            await self._is_open.wait()
+            await self._loop.sock_connect(master, (_LOOPBACK, self._target))
+            await self._hand_on_both(node, master)
+        except OSError:
+            _reset_as_it_closes(master)
+            raise
 
     async def _hand_on_both(self, node: socket.socket, master: socket.socket) -> None:
         ways = [asyncio.ensure_future(self._hand_on(*ends)) for ends in ((node, master), (master, node))]
@@ -104,3 +121,7 @@ class Relay:
             await self._loop.sock_sendall(sink, data)
         await self._is_open.wait()
         sink.shutdown(socket.SHUT_WR)
+
+
+def _reset_as_it_closes(end: socket.socket) -> None:
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

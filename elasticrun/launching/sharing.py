@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from typing import Any
 
 from elasticrun.launching.asker import Asker, HungUpError
+from elasticrun.launching.shortage import PAUSE, Shortage
 
 #: What stays with the caller: classes, by module. Who has not imported the module has none of them.
 _KINDS = {
@@ -56,7 +57,7 @@ class Home:
         self._connections: set[Connection] = set()
         self._lock = threading.Lock()
         self._owner = os.getpid()
-        self._is_closed = False
+        self._closed = threading.Event()
 
     def dumps(self, value: object) -> bytes:
         """The pickle of a value, in which objects of multiprocessing are ``Remote``."""
@@ -74,19 +75,17 @@ class Home:
         if os.getpid() != self._owner:
             return  # a fork shares the sockets, and has none of the threads
         with self._lock:
-            self._is_closed = True
+            self._closed.set()
             listener, self._listener = self._listener, None
-            connections, self._connections = self._connections, set()
+            for connection in self._connections:
+                _shut_down(connection)  # its thread closes it
         if listener is not None:
             listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for workers
             listener.close()
-        for connection in connections:
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
-                copy.shutdown(socket.SHUT_RDWR)  # its thread closes it
 
     def _reduce(self, value: object) -> Any:
         with self._lock:
-            if self._is_closed:
+            if self._closed.is_set():
                 raise RuntimeError("the job is over")
             if self._listener is None:
                 self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -99,21 +98,26 @@ class Home:
             return Remote, (self._name, self._key, number, _properties(type(value)))
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it is closed
-            while True:
+        shortage = Shortage("what ranks share with their caller")
+        while not self._closed.is_set():
+            try:
                 peer, _ = listener.accept()
-                told = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-                pid, user, _ = _PEER.unpack(told)
-                if user != os.getuid():
-                    peer.close()
-                    continue
-                connection = Connection(peer.detach())
-                with self._lock:
-                    if self._is_closed:
-                        connection.close()
-                        return
-                    self._connections.add(connection)
-                _start_thread(self._serve, connection, pid)
+            except OSError as error:
+                if not shortage.explains(error):  # it is closed
+                    return
+                self._closed.wait(PAUSE)
+            else:
+                self._begin(peer)
+
+    def _begin(self, peer: socket.socket) -> None:
+        pid, user, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        with self._lock:
+            if user != os.getuid() or self._closed.is_set():
+                peer.close()
+                return
+            connection = Connection(peer.detach())
+            self._connections.add(connection)
+        _start_thread(self._serve, connection, pid)
 
     def _serve(self, connection: Connection, pid: int) -> None:
         """Do what one thread of a worker asks, until it ends."""
@@ -248,6 +252,13 @@ def _reduce_proxy(proxy: Any) -> Any:
     """What a manager's proxy makes of itself, with the key of its manager, which workers do not inherit."""
     function, (kind, token, serializer, options) = proxy.__reduce__()
     return function, (kind, token, serializer, {**options, "authkey": bytes(proxy._authkey)})
+
+
+def _shut_down(connection: Connection) -> None:
+    peer = socket.socket(fileno=connection.fileno())
+    with contextlib.suppress(OSError):  # the other side was faster
+        peer.shutdown(socket.SHUT_RDWR)
+    peer.detach()
 
 
 def _start_thread(target: Callable[..., None], *args: object) -> None:
