@@ -295,6 +295,46 @@ def test_other_users_are_refused(home: Home) -> None:
     assert there.is_set()
 
 
+class Interrupted(Exception):
+    """What a signal's handler raises, as KeyboardInterrupt; SIGINT may be ignored in the background."""
+
+
+@pytest.fixture
+def interrupting_signal() -> Iterator[int]:
+    """Raises Interrupted in the main thread."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    yield signal.SIGUSR1
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_the_answer_to_an_interrupted_call_is_none_to_the_next(home: Home, interrupting_signal: int) -> None:
+    here: Any = multiprocessing.Event()
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def wait() -> str:
+        waits.set()
+        assert goes_on.wait(DEADLINE)
+        return "to the interrupted call"
+
+    def interrupt() -> None:
+        assert waits.wait(DEADLINE)
+        signal.pthread_kill(threading.main_thread().ident or 0, interrupting_signal)
+
+    here.wait = wait
+    event, counter = afar(home, (here, multiprocessing.Value("i", 7)))
+    with ThreadPoolExecutor(1) as pool:
+        interrupting = pool.submit(interrupt)
+        with pytest.raises(Interrupted):
+            event.wait()
+        interrupting.result(DEADLINE)
+        goes_on.set()
+        assert counter.value == 7
+
+
 # -- in jobs
 
 
