@@ -79,7 +79,8 @@ class Join:
 class Partition:
     """``node`` is cut off from the master, right after step ``at_step`` of round ``round``.
 
-    Nothing passes, and no connection breaks, as where a cable is out.
+    Nothing passes, and no connection breaks, as where a cable is out. What was in flight then may
+    still arrive.
 
     After ``seconds`` all passes again, also what was held back; None: it never does. Ranks still reach one
     another. Node 0 has the master, so it cannot be cut off.

@@ -1,4 +1,4 @@
-"""A relay between a node and the master, which can hold back all that passes: a network that is cut.
+"""A relay between a node and the master, which can hold back what passes: a network that is cut.
 
 Theory. Nothing is lost and no connection breaks, as where a cable is out: both sides just hear nothing. What
 was held back passes once the relay is open again, in order. A connection that is begun meanwhile is accepted,
@@ -42,7 +42,11 @@ class Relay:
         self._thread.start()
 
     def cut(self) -> None:
-        """Let nothing pass; nothing does once this returns."""
+        """Hold back what comes from now on.
+
+        What was in flight may still pass: what the relay was just handing on, up to 64 KiB each way of a
+        connection, and what it had handed to the kernel before.
+        """
         self._do(self._is_open.clear)
 
     def mend(self) -> None:
