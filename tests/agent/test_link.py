@@ -447,8 +447,23 @@ def test_each_heartbeat_tells_what_tasks_use_then(monkeypatch: pytest.MonkeyPatc
     run(main())
 
 
+def time_by_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes in the link's pauses only, so that a busy machine takes none of its patience."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+
+    async def pause(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        await clock.pause(0.0)
+
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(module, "pause", pause)
+
+
 def test_an_unreachable_master_is_tried_until_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
+        time_by_pauses(monkeypatch)
         bench = Bench(monkeypatch, UNREACHABLE, connect_timeout=0.1)
         (broken,) = await bench.events_until(1)
         assert isinstance(broken, Broken)
@@ -651,6 +666,7 @@ def test_workers_that_can_go_on_need_a_proof_of_their_master(
 
 def test_a_name_in_use_is_waited_for_as_long_as_a_master(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
+        time_by_pauses(monkeypatch)
         bench = Bench(monkeypatch, NameInUseError("another agent"), connect_timeout=0.05)
         (event,) = await bench.events_until(1)
         assert event == Broken(ExitCode.SUPERSEDED, "another agent")
