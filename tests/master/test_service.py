@@ -226,7 +226,7 @@ def test_three_restarts_grow_the_epoch_and_the_clock(tmp_path: Path) -> None:
 
 
 def ended_job(path: Path, config: JobConfig) -> None:
-    """Leave the journal of a job that has succeeded."""
+    """Leave the journal of a job that has succeeded, after a thousand seconds."""
     journal = create_journal(path, config)
     for event in (
         MasterStarted(1),
@@ -234,7 +234,7 @@ def ended_job(path: Path, config: JobConfig) -> None:
         Reported(1, status(1, AgentPhase.RUNNING, 0)),
         Reported(1, status(2, AgentPhase.FINISHED, 0)),
     ):
-        append(journal, Entry(1.0, event))
+        append(journal, Entry(1000.0, event))
     journal.close()
 
 
@@ -260,7 +260,7 @@ def test_a_job_that_has_ended_is_resumed_only_if_asked(tmp_path: Path) -> None:
     machine, journal, clock, _ = recover(path, ONE_NODE, resume=False)
     journal.close()
     assert (machine.state.phase, machine.state.epoch) == (JobPhase.GATHERING, 0)
-    assert clock.now() < 1.0
+    assert clock.now() < 1000.0
     assert read_journal(path) == (ONE_NODE, [])
 
 
