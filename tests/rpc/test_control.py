@@ -351,7 +351,7 @@ def test_what_an_order_may_have_fits() -> None:
 def test_an_operator_who_says_nothing_is_not_waited_for() -> None:
     async def main() -> None:
         orders = Orders(Obedient(), "job")
-        async with serving(Limits(hello_timeout=2.0), LOCKED, orders) as (_, endpoint):
+        async with serving(Limits(hello_timeout=4.0), LOCKED, orders) as (_, endpoint):
             async with grpc.aio.insecure_channel(str(endpoint)) as channel:
                 method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(CONTROL_PATH)
                 call = method()

@@ -305,7 +305,7 @@ def test_too_many_streams_are_a_typed_refusal_and_the_attached_stay() -> None:
 
 
 def test_streams_that_say_nothing_keep_others_out_only_as_long_as_they_may() -> None:
-    limits = Limits(pending_per_address=3, hello_timeout=2.0)
+    limits = Limits(pending_per_address=3, hello_timeout=4.0)
 
     async def main() -> None:
         async with serving(limits) as (_, endpoint), raw_calls(endpoint) as opened:
@@ -316,7 +316,7 @@ def test_streams_that_say_nothing_keep_others_out_only_as_long_as_they_may() -> 
                 await MasterStream.open(endpoint, hello(), DEADLINE)
             for call in calls:
                 answer = await call.read()
-                assert isinstance(answer, bytes) and b"no Hello within 2 s" in answer
+                assert isinstance(answer, bytes) and b"no Hello within 4 s" in answer
                 assert await call.read() == codec.GOODBYE
                 await call.done_writing()
             stream = await let_in_at_last(endpoint)
@@ -326,7 +326,7 @@ def test_streams_that_say_nothing_keep_others_out_only_as_long_as_they_may() -> 
 
 
 def test_a_stream_waits_for_its_turn() -> None:
-    limits = Limits(readers_per_address=1, hello_timeout=0.3, flush_timeout=0.1)
+    limits = Limits(readers_per_address=1, hello_timeout=3.0, flush_timeout=0.1)
 
     async def main() -> None:
         async with serving(limits) as (recorder, endpoint), raw_calls(endpoint) as opened:
@@ -340,7 +340,7 @@ def test_a_stream_waits_for_its_turn() -> None:
 
 
 def test_a_stream_whose_turn_does_not_come_is_refused() -> None:
-    limits = Limits(readers_per_address=1, hello_timeout=0.2, flush_timeout=DEADLINE)
+    limits = Limits(readers_per_address=1, hello_timeout=3.0, flush_timeout=DEADLINE)
 
     async def main() -> None:
         async with serving(limits) as (_, endpoint), raw_calls(endpoint) as opened:

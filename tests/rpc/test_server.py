@@ -218,9 +218,9 @@ def test_a_stream_that_says_nothing_is_closed() -> None:
 
 def test_an_attached_agent_may_be_silent_for_longer_than_hello_may_take() -> None:
     async def main() -> None:
-        async with serving(Limits(hello_timeout=2.0)) as (recorder, endpoint), raw_calls(endpoint) as opened:
+        async with serving(Limits(hello_timeout=4.0)) as (recorder, endpoint), raw_calls(endpoint) as opened:
             stream = await MasterStream.open(endpoint, hello(), DEADLINE)
-            await opened().say([])  # took 2 s, from a later start
+            await opened().say([])  # took 4 s, from a later start
             stream.send(Heartbeat("i0"))
             await recorder.until(lambda: bool(recorder.messages))
             await stream.close()
