@@ -541,7 +541,7 @@ HANGS_ONCE_FORKED = """
 
 
 def test_forks_that_hang(drive: Drive, module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_parents, "FORK_TIMEOUT", 0.2)
+    monkeypatch.setattr(warm_parents, "FORK_TIMEOUT", 3.0)
     module(HANGS_ONCE_FORKED)
 
     async def scenario(node: Node) -> None:
