@@ -226,7 +226,7 @@ def test_the_same_static_node_twice(cluster: Cluster) -> None:
     options = ("--rdzv-backend=static", "--node-rank=0")
     first = cluster.node("1:2", "--last-call-timeout=0", *options)
     (worker,) = cluster.director.round(0, 1)
-    second = cluster.node("1:2", *options, "--rdzv-conf=read_timeout=0.5")
+    second = cluster.node("1:2", *options, "--rdzv-conf=read_timeout=3")
     assert second.wait_status() == ExitCode.SUPERSEDED
     assert re.search(r"another agent has the name \S+/0; .*--node-rank", second.err), second.story()
     worker.tell("exit 0")
