@@ -198,7 +198,7 @@ def test_a_job_that_loses_too_many_nodes_by_order_writes_its_newest_step(
 @pytest.mark.slow
 def test_a_hang_that_ends_the_job_has_its_newest_step_written_first(cluster: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    options = (option(folder), SELDOM, PATIENT, "--hang-timeout=3", "--shutdown-timeout=1")
+    options = (option(folder), SELDOM, PATIENT, "--hang-timeout=10", "--shutdown-timeout=1")
     job = cluster.launch(*TWO, *options, KEEPER, "hang=0:4")
     assert job.wait() == 1
     job.wait_line("made no step for")

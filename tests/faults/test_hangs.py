@@ -154,7 +154,7 @@ def two_nodes(cluster: Cluster, what: str, env: dict[str, str], *args: str) -> l
 
 def test_a_hang_in_the_last_round_ends_the_job_with_its_place(cluster: Cluster) -> None:
     launcher = cluster.launch(
-        "--standalone", "--nproc-per-node=2", "--hang-timeout=2", AT_ONCE, STEPPER, "20", "0:5:stick:0"
+        "--standalone", "--nproc-per-node=2", "--hang-timeout=5", AT_ONCE, STEPPER, "20", "0:5:stick:0"
     )
     hang = found(launcher)
     assert hang.rank == 0
@@ -179,7 +179,7 @@ def test_a_chief_that_hangs_is_found_though_its_servers_make_no_steps(
         "elasticrun.report_step(1)\n"
         "if os.environ['ELASTICRUN_ROUND'] == '0':\n    threading.Event().wait()\n"
     )
-    options = (*cluster.options("3"), "--hang-timeout=2", "--tf-servers=script", RESTART, AT_ONCE)
+    options = (*cluster.options("3"), "--hang-timeout=5", "--tf-servers=script", RESTART, AT_ONCE)
     for role in ("chief", "worker", "ps"):
         cluster.launch(*options, f"--tf-role={role}", task)
     hang = found(cluster.launchers[0])

@@ -154,7 +154,7 @@ def test_the_error_file_of_a_forked_worker(cluster: Cluster, tmp_path: Path) -> 
 
 
 def test_a_forked_worker_hangs(cluster: Cluster) -> None:
-    options = ("--standalone", "--nproc-per-node=2", "--hang-timeout=2", *WARM, hangs.AT_ONCE)
+    options = ("--standalone", "--nproc-per-node=2", "--hang-timeout=5", *WARM, hangs.AT_ONCE)
     launcher = cluster.launch(*options, hangs.STEPPER, "20", "0:5:stick:0")
     assert hangs.found(launcher).rank == 0
     assert launcher.wait() == 1

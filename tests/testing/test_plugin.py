@@ -139,7 +139,7 @@ def test_who_does_not_end_is_stopped_and_its_place_is_shown(
             assert os.environ["RANK"] == "0"
             wait_for_ever()
 
-        @pytest.mark.distributed(nproc=2, backend=None, timeout=1)
+        @pytest.mark.distributed(nproc=2, backend=None, timeout=5)
         def test_hangs():
             if os.environ["RANK"] == "1":
                 wait_for_ever()
@@ -155,7 +155,7 @@ def test_who_does_not_end_is_stopped_and_its_place_is_shown(
     out = result.stdout.str()
     assert "[rank 1] AssertionError: assert '1' == '0'" in out
     assert "rank 0 still ran after another rank had failed, and stood here:" in out
-    assert "rank 1 still ran after 1 s, and stood here:" in out
+    assert "rank 1 still ran after 5 s, and stood here:" in out
     assert out.count("in wait_for_ever") == 2
     assert "_pytest" not in out, "no frames but the test's"
     assert re.search(r"rank 1 .* was killed by SIGKILL", out)
