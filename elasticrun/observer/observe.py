@@ -23,6 +23,8 @@ from elasticrun.observer.settings import ObserverSettings
 
 #: Seconds that a task has to end before it is cancelled again.
 CANCEL_TIME = 0.1
+#: Seconds that news have which came with the end of the launcher, as most often the job's end does.
+LAST_NEWS = 0.5
 
 Taker = Callable[[Sequence[LogEntry], Sequence[str]], None]
 
@@ -69,6 +71,8 @@ async def _work(follower: Follower, live: Live, until: asyncio.Event) -> None:
             live.take()
             for each in done:
                 each.result()
+        if follow in pending and publish in pending:
+            await asyncio.wait({follow}, timeout=LAST_NEWS)
     finally:
         # Repeated, as whatever the follower waits in may lose a cancellation that comes with a result, as
         # asyncio.wait_for does before Python 3.12: then it would go on for good.

@@ -11,10 +11,12 @@ from typing import Any, cast
 import pytest
 
 from elasticrun import follower
+from elasticrun.clock import pause
 from elasticrun.config import SecurityConfig
 from elasticrun.control import JobControl
 from elasticrun.errors import ElasticRunError, MasterUnreachableError, UsageError, WrongVersionError
 from elasticrun.follower import Follower
+from elasticrun.observer import observe as module
 from elasticrun.observer.access import Reading
 from elasticrun.observer.live import Live
 from elasticrun.observer.observe import _work, observe
@@ -60,6 +62,30 @@ def test_traces_alone_need_no_aiohttp() -> None:
     code = "import sys; sys.modules['aiohttp'] = None; import elasticrun.observer.main"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
+
+
+class Behind:
+    """A follower that has the job's last news some turns of the loop after they have come."""
+
+    is_done = False
+
+    async def run(self) -> None:
+        for _ in range(20):
+            await pause(0.0)
+        self.is_done = True
+
+
+def test_news_that_come_with_the_launchers_end_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host may have had no time for the observer until both were there."""
+    monkeypatch.setattr(module, "LAST_NEWS", DEADLINE)
+
+    async def watch() -> bool:
+        until, behind = asyncio.Event(), Behind()
+        until.set()
+        await _work(cast("Follower", behind), Live(Pretended(2, 1)), until)
+        return behind.is_done
+
+    assert asyncio.run(watch())
 
 
 class Deaf:
