@@ -235,7 +235,7 @@ def play(tmp_path: Path, size: int, scenario: Callable[[Stage], Awaitable[None]]
 def test_a_hang_is_found_within_three_times_the_learnt_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pause, began = 0.2, time.time()
+    pause, began = 0.3, time.time()
 
     async def scenario(stage: Stage) -> None:
         await stage.spawn(f"""
@@ -302,7 +302,7 @@ def test_a_script_that_knows_nothing_of_us_is_watched(tmp_path: Path) -> None:
         assert stall.where.startswith("load")
         assert 2 * stall.allowed <= stall.silence <= 3 * stall.allowed
 
-    play(tmp_path, 2, scenario, HangTerms(floor=2.0))
+    play(tmp_path, 2, scenario, HangTerms(floor=3.0))
     waiting = main_stack((tmp_path / "0/stacks_0.txt").read_text())
     assert waiting[0].function == "_engine_run_backward"
     assert is_in_collective(waiting)
