@@ -361,7 +361,7 @@ def test_a_stream_that_is_gone_while_it_waits_takes_no_turn() -> None:
             silent = opened().call
             await silent.initial_metadata()
             with pytest.raises(MasterUnreachableError, match="did not answer Hello"):
-                await MasterStream.open(endpoint, hello(), 2.0)
+                await MasterStream.open(endpoint, hello(), 4.0)
             silent.cancel()
             async with await MasterStream.open(endpoint, hello(), DEADLINE):
                 pass
