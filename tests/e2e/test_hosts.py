@@ -140,14 +140,14 @@ def test_a_discovered_host_joins_and_one_that_is_missing_is_drained(site: Site) 
 
 def test_a_script_that_fails_hangs_or_babbles_drains_nobody(site: Site) -> None:
     site.name(FIRST, SECOND)
-    launcher = site.launch(*site.discovering("--discovery-timeout", "1"))
+    launcher = site.launch(*site.discovering("--discovery-timeout", "4"))
     workers = site.world(2)
     for script, told in (
         ("echo it broke >&2; exit 3", "ended with 3: it broke; the last good list of 2 hosts"),
         ("echo 'a b c'", "line 1: 'a b c' is not valid: give .*; the last good list of 2 hosts"),
         ("true", "names no host: give at least one; the last good list of 2 hosts"),
         ("exec cat /dev/tty /dev/full 2>&1; read nothing", "the last good list of 2 hosts stays"),
-        ("trap '' 15; cat < /dev/zero", "did not end within 1 s; the last good list of 2 hosts"),
+        ("trap '' 15; cat < /dev/zero", "did not end within 4 s; the last good list of 2 hosts"),
     ):
         site.script(script)
         launcher.wait_line(told, "err")

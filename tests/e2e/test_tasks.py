@@ -187,8 +187,10 @@ def test_what_is_lost_together_costs_one_restart(cluster: Cluster) -> None:
     """Whichever of them is heard of first; if it is the chief, it starts twice."""
     launcher = launch(cluster, "--max-restarts=1")
     found = tasks(cluster, SERVED)
+    launcher.signal(signal.SIGSTOP)  # else it may end the chief of its own accord before that is killed
     found["ps", 1].kill()
     found["chief", 0].kill()
+    launcher.signal(signal.SIGCONT)
     launcher.wait_line("goes on without .*ps 1")
     verdicts = [line for line in launcher.err.splitlines() if "goes on without" in line]
     chief = cluster.director.task("chief", attempt=len(verdicts))
