@@ -210,7 +210,7 @@ def test_nothing_is_left_of_a_launch_that_is_killed(site: Site) -> None:
 
 def test_a_host_that_hears_nothing_stops_its_workers(site: Site) -> None:
     """As if the network dropped every packet: the launch is stopped, and its connections stay."""
-    launcher = site.launch("-H", f"{FIRST},{SECOND}", "--silence", "3")
+    launcher = site.launch("-H", f"{FIRST},{SECOND}", "--silence", "5")
     workers = site.world(2)
     launcher.signal(signal.SIGSTOP)
     for worker in workers:

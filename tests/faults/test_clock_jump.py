@@ -28,7 +28,7 @@ pytestmark = pytest.mark.root
 SHIM = ROOT / "tests" / "support" / "wall_clock"
 DAY = 86_400
 #: Long enough for a busy machine, and shorter than gRPC's keepalive, which would find a frozen agent as well.
-HEARTBEAT = "--rdzv-conf=keep_alive_interval=0.5,keep_alive_max_attempt=5"
+HEARTBEAT = "--rdzv-conf=keep_alive_interval=0.1,keep_alive_max_attempt=25"
 UNHURRIED = "--last-call-timeout=60"
 
 

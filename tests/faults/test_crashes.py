@@ -285,7 +285,7 @@ def test_a_master_frozen_until_its_agents_give_it_up_is_taken_back(cluster: Clus
 
 
 def test_a_frozen_agent_is_lost_and_its_workers_make_way_when_it_thaws(cluster: Cluster) -> None:
-    conf = "--rdzv-conf=keep_alive_interval=0.5,keep_alive_max_attempt=5,last_call_timeout=60"
+    conf = "--rdzv-conf=keep_alive_interval=0.1,keep_alive_max_attempt=25,last_call_timeout=60"
     first = cluster.node("1:2", conf)
     second = cluster.node("1:2", conf)
     before = cluster.director.round(0, 2)

@@ -21,8 +21,8 @@ __all__ = ["blank_hosts", "cluster", "hosts", "network"]
 pytestmark = pytest.mark.root
 
 UNHURRIED = "--last-call-timeout=60"
-#: A frozen agent is lost after two seconds; gRPC's own keepalive would need more than three.
-QUICK_HEARTBEAT = "--rdzv-conf=keep_alive_interval=0.4,keep_alive_max_attempt=5"
+#: A frozen agent is lost after two seconds and a half; gRPC's own keepalive would need more than three.
+QUICK_HEARTBEAT = "--rdzv-conf=keep_alive_interval=0.1,keep_alive_max_attempt=25"
 #: Runs a command that sees a file system of a few pages at the directory that comes second.
 MOUNT = 'mount -t tmpfs -o size="$1" none "$2" && shift 2 && exec "$@"'
 
