@@ -81,8 +81,8 @@ def test_a_peer_that_never_comes_costs_its_slot_only(children: Children) -> None
 
 def test_who_came_hears_who_did_not(children: Children) -> None:
     port = free_port()
-    a = children.start("a", [group("abx", "a", port)], 3.0)
-    b = children.start("b", [group("abx", "b", port)], 3.0)
+    a = children.start("a", [group("abx", "a", port)], 10.0)
+    b = children.start("b", [group("abx", "b", port)], 10.0)
     told = [results(child)[1]["error"] for child in (a, b)]
     assert told == [f"x did not come to a at 127.0.0.1:{port} in time"] * 2
 
