@@ -112,7 +112,7 @@ class Worker:
 
     def __init__(self, *argv: str) -> None:
         self.process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )
         self.pid = self.process.pid
 
@@ -123,11 +123,14 @@ class Worker:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
 
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(TORCH_DEADLINE)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.process.communicate(timeout=TORCH_DEADLINE)
 
 
 @pytest.fixture
@@ -296,9 +299,9 @@ def test_torchs_own_client(start: Callable[..., Worker], tmp_path: Path) -> None
     path = tmp_path / "fifo"
     program = (
         "import signal, sys, torch.distributed.elastic.timer as timer\n"
-        "print('ready', flush=True)\n"
         "timer.configure(timer.FileTimerClient(sys.argv[1], signal.SIGKILL))\n"
-        "with timer.expires(after=0.05): pass\n"
+        "with timer.expires(after=3600): pass\n"
+        "print('released', flush=True); input()\n"
         "with timer.expires(after=3600, scope='outer'), timer.expires(after=0.05, scope='inner'):\n"
         "    signal.pause()\n"
     )
@@ -306,6 +309,10 @@ def test_torchs_own_client(start: Callable[..., Worker], tmp_path: Path) -> None
     async def scenario(watch: Watch) -> None:
         worker = start(sys.executable, "-c", program, str(path))
         watch.pids.add(worker.pid)
+        assert worker.line() == b"released\n"
+        watch.timer._read()
+        assert watch.timer._timers.next_deadline() is None
+        worker.go_on()
         assert await watch.next() == Expired(worker.pid, "inner", 9)
         assert worker.exit_code() == -signal.SIGKILL
 
