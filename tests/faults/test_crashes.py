@@ -55,8 +55,10 @@ def test_no_survivor_keeps_the_store_of_killed_workers(cluster: Cluster) -> None
         cluster.node("3", *options, "--max-restarts=1")
     before = cluster.director.round(0, 6)
     one_store(before, "127.0.0.2")
+    cluster.launchers[0].signal(signal.SIGSTOP)  # else it may stop the second one before that is killed
     for worker in before[:2]:
         worker.kill()
+    cluster.launchers[0].signal(signal.SIGCONT)
     after = cluster.director.round(1, 6)
     assert after[0].store != before[0].store
     one_store(after, "127.0.0.2")
