@@ -47,7 +47,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("protocol", "timers"),
         ("membership", "progress", "hangs", "hosts"),
         ("recovery",),
-        ("health", "tensorflow", "state", "data", "accounting"),
+        ("health", "tensorflow", "state", "data", "accounting", "cluster"),
         ("history",),
         ("whatif",),
         ("advice",),

@@ -1,0 +1,1 @@
+"""How the nodes of a cluster are shared by many jobs."""
