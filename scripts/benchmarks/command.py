@@ -13,6 +13,7 @@ scripts/bench chaos --help        a soak under faults, its report, and torchrun 
 scripts/bench accounting --help   measures whether the accounts of a job agree with a stopwatch
 scripts/bench data --help         measures shards that ranks share: leases a second, waits, a slow node
 scripts/bench watch --help        measures what 100 readers of the web page cost the job
+scripts/bench cluster --help      replays many jobs on one cluster, with several schedulers
 scripts/bench testing --help      measures what a test that runs on ranks costs, beside torch's own ways
 """
 
@@ -57,6 +58,7 @@ OTHERS = (
     "data",
     "watch",
     "testing",
+    "cluster",
 )
 ALL = ",".join(LAUNCHERS)
 

@@ -1,0 +1,1 @@
+"""Many jobs on one cluster, replayed with several schedulers."""
