@@ -117,10 +117,10 @@ class Elastic:
 
     def __call__(self, jobs: Sequence[Live], units: int, now: float) -> Mapping[str, int]:
         """As the policy plans."""
-        return plan([_told(job) for job in jobs], {"": units}, now, self._rules).nodes
+        return plan([told(job) for job in jobs], {"": units}, now, self._rules).nodes
 
 
-def _told(job: Live) -> Job:
+def told(job: Live) -> Job:
     """What the policy is told of a job."""
     it = job.asked
     return Job(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, log
+from types import MappingProxyType
 
 from elasticrun.core.cluster.curve import assumed
 from elasticrun.dataclass import dataclass
@@ -23,6 +26,7 @@ class Asked:
     priority: int = 0
     takes: int = 1  # units of each node
     besides: int = 0  # units
+    queue: str = ""
     pause: float = 30.0  # seconds without work at each start, and at each change of size
 
     def rate(self, nodes: int) -> float:
@@ -55,6 +59,9 @@ RIGID = 0.3
 #: The logarithm of the seconds at the fixed size has a normal distribution: the median, and the deviation.
 MEDIAN, DEVIATION, LONGEST = 1200.0, 1.2, 6 * 3600.0
 NODES, LOAD = 128, 0.85
+#: Queues of a trace that has some: their weights, and how often jobs are sent there.
+WEIGHTS: Mapping[str, float] = MappingProxyType({"research": 2.0, "product": 1.0, "students": 1.0})
+SENT = (30, 30, 40)
 
 
 def synthetic(count: int = 1000, seed: int = 0, nodes: int = NODES, load: float = LOAD) -> Trace:
@@ -80,3 +87,11 @@ def synthetic(count: int = 1000, seed: int = 0, nodes: int = NODES, load: float 
         jobs.append(Asked(f"job-{number:04}", now, least, most, size, work, overhead, priority))
         now += chance.expovariate(1 / gap)
     return Trace(f"{count} jobs, {nodes} nodes", nodes, nodes, tuple(jobs))
+
+
+def in_queues(trace: Trace, seed: int = 0) -> Trace:
+    """The same jobs, each in a queue drawn at random."""
+    chance = random.Random(f"queues {seed}")
+    sent = chance.choices(tuple(WEIGHTS), SENT, k=len(trace.jobs))
+    jobs = (replace(job, queue=queue) for job, queue in zip(trace.jobs, sent, strict=True))
+    return replace(trace, name=f"{trace.name}, queues", jobs=tuple(jobs))
