@@ -120,6 +120,16 @@ def test_what_a_job_needs_besides_its_nodes_counts() -> None:
     assert nodes(8, job("a", besides=3)) == {"a": 5}
 
 
+def test_gpu_jobs_do_not_swing_where_the_cluster_is_full() -> None:
+    """The same bound holds for more and for fewer nodes; and what is taken is not idle any more."""
+    jobs = [job(name, takes=2, kind="gpu") for name in "abc"]
+    for _ in range(3):
+        found = plan(jobs, {"gpu": 20}, 0.0)
+        jobs = [replace(it, nodes=found.nodes[it.name]) for it in jobs]
+        assert sum(it.uses(it.nodes) for it in jobs) == 20
+    assert found.changes == ()
+
+
 # -- how many nodes
 
 

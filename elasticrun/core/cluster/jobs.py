@@ -19,7 +19,7 @@ LEAST_PRIORITY, MOST_PRIORITY = -10, 10
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job, as it is now. ``1 <= least <= most``, and the curve reaches to ``most``."""
+    """One job, as it is now. ``1 <= least <= most``, ``takes >= 1``, and the curve reaches to ``most``."""
 
     name: str
     least: int  # nodes; below that it does not run

@@ -17,8 +17,8 @@ later moment, until a job comes or ends, units come or go, or a job's curve is m
 no swings. If no job starts or has to stop, the plan adds more than all its changes lose.
 
 What was seen in PaddlePaddle's autoscaler (PaddlePaddle/cloud, go/autoscaler/autoscaler.go), and cannot be
-here: on scale-up it adds to a node's idle processors what it takes of them; and it grows GPU jobs up to all
-GPUs, but shrinks them from a lower bound on, so that they swing.
+here: on scale-up it adds to a node's idle processors what it takes of them. And it grows GPU jobs up to all
+GPUs, but shrinks them from a lower bound on, so that between the two they go up and down without end.
 """
 
 from __future__ import annotations
