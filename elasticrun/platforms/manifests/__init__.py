@@ -1,0 +1,1 @@
+"""What runs a job of ``elastic-run`` on a cluster, as text: pure functions of a ``Workload``."""

@@ -1,0 +1,59 @@
+"""A batch script for Slurm, in which ``srun`` starts one ``elastic-run`` on each node."""
+
+from __future__ import annotations
+
+import math
+import shlex
+
+from elasticrun.platforms.manifests.quantities import cores, mebibytes
+from elasticrun.platforms.manifests.workload import PORT, Workload
+
+_HOSTS = 'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+
+
+def sbatch(workload: Workload) -> str:
+    """The script. Slurm grants MIN to MAX nodes; how many these are is known when it runs."""
+    low, high = workload.nodes
+    asked = {
+        "job-name": workload.name,
+        "nodes": str(low) if low == high else f"{low}-{high}",
+        "ntasks-per-node": "1",
+        "cpus-per-task": str(math.ceil(cores(workload.cpu))) if workload.cpu else "",
+        "mem": f"{mebibytes(workload.memory)}M" if workload.memory else "",
+        "gpus-per-node": str(workload.gpu[1]) if workload.gpu[1] else "",
+        "partition": workload.queue,
+        "time": _time(workload.time_limit) if workload.time_limit else "",
+        # Before the limit: launchers stop their workers in good order.
+        "signal": f"TERM@{workload.grace}",
+        "output": "%x-%j.out",
+    }
+    lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in asked.items() if value)]
+    keep = ["--no-kill"] if low < high else []  # the job goes on when Slurm has lost a node
+    lines += [f"#SBATCH {word}" for word in ("--requeue", "--open-mode=append", *keep)]
+    lines += ["", "set -euo pipefail", _HOSTS]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in workload.env]
+    return "\n".join(
+        [*lines, "", " ".join(["exec srun --kill-on-bad-exit=0", *keep, _command(workload)]), ""]
+    )
+
+
+def _command(workload: Workload) -> str:
+    """The words for each node; those of the allocation are filled in by the shell."""
+    low, high = workload.nodes
+    nodes = str(low) if low == high else f"{low}:$SLURM_JOB_NUM_NODES"
+    filled = {
+        "@nodes@": f'"{nodes}"' if "$" in nodes else nodes,
+        "@endpoint@": ",".join(
+            f'"${{hosts[{at}]}}:{PORT}"' for at in range(workload.endpoint("{}").count(",") + 1)
+        ),
+        "@id@": f'{shlex.quote(workload.name)}-"$SLURM_JOB_ID"',
+    }
+    argv = workload.argv("@endpoint@", nodes="@nodes@")
+    at = argv.index("--rdzv-id") + 1
+    argv[at] = "@id@"
+    return " ".join(filled.get(word) or shlex.quote(word) for word in argv)
+
+
+def _time(seconds: int) -> str:
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes // 1440}-{minutes // 60 % 24:02}:{minutes % 60:02}"
