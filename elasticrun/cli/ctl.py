@@ -22,6 +22,7 @@ from elasticrun.cli.ctl_checkpoints import checkpoints
 from elasticrun.cli.ctl_events import events
 from elasticrun.cli.ctl_launch import launch
 from elasticrun.cli.ctl_logs import logs, stacks
+from elasticrun.cli.ctl_manifest import manifest
 from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_observe import observe
 from elasticrun.cli.ctl_orders import add_orders
@@ -66,6 +67,7 @@ group.add_command(stacks)
 group.add_command(ps)
 group.add_command(top)
 group.add_command(launch)
+group.add_command(manifest)
 group.add_command(token)
 group.add_command(certs)
 group.add_command(checkpoints)
