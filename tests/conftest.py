@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+from collections.abc import Iterator
 
 # Tests fork the spawner from a process that has used gRPC already, which an agent never does. gRPC's
 # handlers would then crash the child; it reads this when it is first imported.
@@ -12,6 +13,20 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support import kubernetes
+
+#: A fixture whose tests all run in one process, as starting it takes long.
+CONTROL_PLANE = "control_plane"
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.ControlPlane]:
+    """A real API server of Kubernetes, with the CRDs for which there are manifests."""
+    if reason := kubernetes.why_not():
+        pytest.skip(reason)
+    with kubernetes.started(tmp_path_factory.mktemp(CONTROL_PLANE)) as found:
+        yield found
 
 
 def pytest_configure() -> None:
@@ -34,7 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         reasons["tensorflow"] = "needs tensorflow: pip install 'elasticrun[tensorflow]'"
     for item in items:
-        if shared := _shared_fixtures(item):
+        if CONTROL_PLANE in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(CONTROL_PLANE))
+        elif shared := _shared_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(shared))
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
