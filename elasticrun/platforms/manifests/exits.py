@@ -40,13 +40,14 @@ while kill -0 $pid 2>/dev/null; do wait $pid; code=$?; done
 [ -z "$stopped" ] || exit $code
 """
 
+# Nothing here signals the sleeping child: it ends with the pod, as its first process does.
 _STAY = """\
+trap 'exit 143' TERM INT
+[ -z "$stopped" ] || exit 143
 case $code in
 {final})
     echo "elastic-run ended with $code: nothing is left to do, delete this StatefulSet"
-    sleep infinity & pid=$!
-    [ -z "$stopped" ] || kill $pid
-    wait $pid ;;
+    sleep infinity & wait $! ;;
 *) exit $code ;;
 esac
 """
