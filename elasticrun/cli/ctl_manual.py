@@ -14,6 +14,7 @@ from elasticrun.cli.ctl_run import has_colours
 TOPICS = (
     "nodes",
     "hosts",
+    "kubernetes",
     "restarts",
     "health-check",
     "hangs",
