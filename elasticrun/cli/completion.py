@@ -97,8 +97,10 @@ def _tcsh(command: click.Command, program: str) -> str:
 def _by_verb(command: click.Command) -> dict[str, list[click.Parameter]]:
     """The options of each verb of a program; under "" if it has no verbs."""
     if not isinstance(command, click.Group):
-        return {"": [one for one in command.params if isinstance(one, click.Option)]}
-    return {
-        name: [one for one in verb.params if isinstance(one, click.Option)]
-        for name, verb in sorted(command.commands.items())
-    }
+        return {"": _options(command)}
+    return {name: _options(verb) for name, verb in sorted(command.commands.items())}
+
+
+def _options(command: click.Command) -> list[click.Parameter]:
+    parameters = command.get_params(click.Context(command, help_option_names=[]))
+    return [one for one in parameters if isinstance(one, click.Option)]
