@@ -46,9 +46,9 @@ def titles(tmp_path: Path, title: str) -> list[str]:
 
 def test_title_replaces_all_arguments_and_a_fork_has_its_own(tmp_path: Path) -> None:
     assert titles(tmp_path, "elastic-run: agent") == [
-        "elastic-run: agent|elastic-run: ag",
+        "elastic-run: agent|elastic-run:age",
         "child|child",
-        "elastic-run: agent|elastic-run: ag",
+        "elastic-run: agent|elastic-run:age",
         "intact",
     ]
 

@@ -2,7 +2,9 @@
 
 The kernel reads a process's command line from that process's own memory, between two addresses that
 /proc/self/stat tells. So a title is written over the old arguments through /proc/self/mem, which needs
-neither ctypes nor privileges. The short name (``comm``: ``top``, ``pgrep``) is a file as well.
+neither ctypes nor privileges. The short name (``comm``: ``top``, ``pgrep``) is a file as well. It has no
+spaces: some programs read /proc/PID/stat as words, and then lose a process, and those below it, as Slurm's
+proctrack/linuxproc does, whose signals would not arrive.
 
 Invariant: nothing outside the argument area is written. The environment lies right behind it and could
 give more room, but libc's ``getenv`` points into it and /proc/PID/environ shows it; so a title that is
@@ -23,7 +25,7 @@ def set_title(title: str) -> None:
     text = os.fsencode(title)
     try:
         _overwrite_arguments(text)
-        _write("/proc/self/comm", text[:_COMM_BYTES])
+        _write("/proc/self/comm", text.replace(b" ", b"")[:_COMM_BYTES])
     except (OSError, ValueError, IndexError):
         return  # no /proc, or one that differs from Linux's: the title is optional
 
