@@ -1,1 +1,1 @@
-"""Adapters to what runs beside a job: hosts that are reached by ssh."""
+"""Adapters to what runs beside a job: hosts that are reached by ssh, allocations of batch systems."""
