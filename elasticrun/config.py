@@ -152,6 +152,7 @@ class WorkerConfig:
     auto_progress: bool = True  # workers that use torch report their steps by themselves
     hang_timeout: float | None = None  # seconds without a step that count as a hang; None: learnt, 0: never
     drain_signal: int = 15  # what workers get when another node leaves with grace
+    notice_signal: int = 0  # the platform's: this node is taken away, so it leaves with grace; 0: none
     preemption_file: str | None = None  # the node leaves with grace once this file exists
     state_copy_rate: float = 0.0  # of copies to other nodes, the most bytes a second; 0: no bound
     warm_imports: tuple[str, ...] | None = None  # what a warm parent imports; None: workers start cold

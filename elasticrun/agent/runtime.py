@@ -252,6 +252,9 @@ class Agent:
             self._router.window_changed()
             if self._face is not None:
                 self._face.resized()
+        elif signum == self._config.workers.notice_signal:
+            name = signal.Signals(signum).name
+            self._post(Preempted(f"{name}, the platform's notice that it takes this node away"))
         else:
             logger.warning("received %s", signal.Signals(signum).name)
             self._post(StopSignal(signum))

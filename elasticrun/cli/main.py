@@ -132,7 +132,7 @@ def launch(
     from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
 
     config = _with_run_dir(config)
-    inbox = SignalInbox((*config.workers.signals, _window_change()))
+    inbox = SignalInbox((*config.workers.signals, *_notice_signals(config), _window_change()))
     spawner = fork_spawner(preloaded)
     cpus = _plan_cpus(config)
     _start_warm_parents(config, cpus, spawner)
@@ -233,6 +233,11 @@ def show_checkup(console: Console, rows: Sequence[NodeCheck]) -> None:
         width = os.get_terminal_size(console.fd).columns or width  # a terminal without a window has none
         colour = not os.environ.get("NO_COLOR")
     console.write(render_checkup(rows, width, colour).encode(errors="replace") + b"\n")
+
+
+def _notice_signals(config: LaunchConfig) -> tuple[int, ...]:
+    number = config.workers.notice_signal
+    return (number,) if number else ()
 
 
 def _window_change() -> int:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticrun.cli import checks, nproc, options, values, warm
+from elasticrun.cli.allocated import fill_in
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.option import Group
 from elasticrun.cli.oversights import note_misplaced_options, note_mistyped_variables
@@ -58,6 +59,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     given = read_arguments(argv, environ)
     _check_values(given)
     notes: Notes = []
+    given, notice = fill_in(given, environ, notes)
     note_mistyped_variables(environ, notes)
     entrypoint = _entrypoint(given, environ, notes)
     if entrypoint.kind is not EntrypointKind.BINARY:  # which may be a launcher that has these options
@@ -70,7 +72,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     rendezvous = rendezvous_config(given, conf, alone, notes)
     log_level = _log_level(environ, notes)
     roles = _roles(given, job.max_nodes, notes)
-    workers = _workers(given, environ, entrypoint, notes)
+    workers = replace(_workers(given, environ, entrypoint, notes), notice_signal=notice)
     _check_files(given, workers, environ)
     workers = _prepared(workers, roles, given, environ, notes)
     job = replace(job, policy=_policy(given), endpoints=1 + len(rendezvous.successors))

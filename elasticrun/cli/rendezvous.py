@@ -14,6 +14,8 @@ Alone, the job has one node; asking for two or more at the same time is an error
 port of ``--rdzv-endpoint`` is for. Without a token the master needs no port, so the workers get it: it is
 MASTER_PORT, as with torchrun. With a token the master listens for orders there, and MASTER_PORT is
 ``--master-port``, else another one. In the static case MASTER_PORT is ``--master-port`` either way.
+
+What a batch system's allocation adds (``allocated.py``) looks here as if the user had given it.
 """
 
 from __future__ import annotations
