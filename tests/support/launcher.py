@@ -23,7 +23,7 @@ MARK = "ELASTICRUN_TEST_LAUNCH"
 #: What would change the launcher's behaviour, or tell a worker a lie, if it came from whoever runs the tests.
 FOREIGN = re.compile(
     r"PET_|TORCHELASTIC_|ELASTICRUN_|PYTHON|OMP_NUM_THREADS$|LOGLEVEL$|(MASTER_|LOCAL_|GROUP_|ROLE_)|RANK$|WORLD_SIZE$"
-    r"|CUDA_VISIBLE_DEVICES$|TORCH_NCCL|TF_CONFIG$"
+    r"|CUDA_VISIBLE_DEVICES$|(SLURM|OMPI|PMIX?|PBS|LSB)_|TORCH_NCCL|TF_CONFIG$"
 )
 
 

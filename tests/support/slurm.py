@@ -1,0 +1,177 @@
+"""A Slurm of one test: its controller and three nodes on this host, in the test's own folder.
+
+Nothing of the system's Slurm is read or used. The nodes are called by addresses of this host, as their names
+have to be found by everybody. Signals to a step reach all of its processes, as with proctrack/cgroup they do
+not: it is the rougher way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.launcher import Launcher, clean_environment, private_folders
+from tests.support.ports import free_port
+from tests.support.processes import DEADLINE, marked
+
+NODES = 3
+COMMANDS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "squeue")
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+_CONFIG = """\
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={control}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/control.pid
+SlurmdPidFile={folder}/%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SwitchType=switch/none
+MpiDefault=none
+FirstJobId={first_job}
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=10000,sched_interval=2,bf_interval=1
+ReturnToService=2
+SlurmdTimeout=6
+KillWait=5
+JobRequeue=1
+{nodes}
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Slurm:
+    """A running Slurm; its commands take the name of one of ``COMMANDS``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.env = {
+            **private_folders(folder),
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": _PATH,
+            "LOGLEVEL": "INFO",
+        }
+        self._started: list[Launcher] = []
+        self.nodes: dict[str, Launcher] = {}
+
+    def start(self) -> None:
+        names = [f"127.0.0.{number + 1}" for number in range(NODES)]
+        (self.folder / "state").mkdir()
+        (self.folder / "session").mkdir(mode=0o700)  # for this user's token
+        for name in names:
+            (self.folder / f"spool-{name}").mkdir()
+        host, user = os.uname().nodename, _user()
+        rows = (
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=4"
+            for name in names
+        )
+        text = _CONFIG.format(
+            host=host,
+            user=user,
+            folder=self.folder,
+            control=free_port(),
+            first_job=free_port(),  # the master's port follows from it
+            nodes="\n".join(rows),
+        )
+        (self.folder / "slurm.conf").write_text(text)
+        self.control = self.launch("slurmctld", "-D", "-c")
+        self.control.wait_line("Running as primary controller")
+        for name in names:
+            self.nodes[name] = self.launch("slurmd", "-D", "-N", name)
+        for node in self.nodes.values():
+            node.wait_line("slurmd started")
+
+    def launch(self, command: str, *args: str | Path, **env: str) -> Launcher:
+        """Start one of the commands; it ends with the test."""
+        path = shutil.which(command, path=_PATH) or command
+        launcher = Launcher(*args, cwd=self.folder, env={**self.env, **env}, command=(path,), name=command)
+        self._started.append(launcher)
+        return launcher
+
+    def submit(self, script: str, *options: str) -> Launcher:
+        """Submit a batch script; returns what prints its output, of all its runs one after the other."""
+        path, output = self.folder / "job.sh", self.folder / "job.out"
+        path.write_text(f"#!/bin/bash\n{script}\n")
+        output.touch()
+        done = self.launch("sbatch", "--open-mode=append", "--requeue", f"--output={output}", *options, path)
+        assert done.wait() == 0, done.story()
+        self.job = done
+        return self.launch("tail", "-n", "+1", "-F", output)
+
+    def start_now(self, job: str) -> None:
+        """Once a job is queued again, spare it the two minutes that Slurm lets it wait then.
+
+        Slurm tells of a requeue while the job still completes, and sets the wait only after that.
+        """
+        self.control.wait_line(f"Requeuing JobId={job}")
+        states = self.launch(
+            "stdbuf", "-oL", "squeue", "--iterate=1", "--noheader", f"--jobs={job}", "-o", "is %T, %r"
+        )
+        states.wait_line("is PENDING, BeginTime")
+        states.finish()
+        self.ask("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+    def lose(self, node: str) -> None:
+        """Kill all processes of a node: Slurm's own, and those of the batch job there."""
+        self.nodes[node].kill_node()
+        for pid in sorted({*marked(self.job.mark)} & {*marked(f"SLURMD_NODENAME={node}")}):
+            with contextlib.suppress(ProcessLookupError):  # one took another with it
+                os.kill(pid, signal.SIGKILL)
+
+    def ask(self, command: str, *args: str) -> str:
+        """What a command prints."""
+        path = shutil.which(command, path=_PATH) or command
+        done = subprocess.run(
+            [path, *args],
+            env=clean_environment(**self.env),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+        assert done.returncode == 0, (command, args, done.stderr)
+        return done.stdout
+
+    def close(self) -> None:
+        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
+            self.ask("scancel", "--signal=KILL", "--full", "--state=RUNNING", f"--user={_user()}")
+        for launcher in reversed(self._started):
+            launcher.finish()
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
+    """Slurm with three nodes, or a skip where it is not installed."""
+    missing = [command for command in COMMANDS if shutil.which(command, path=_PATH) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}: apt-get install slurm-wlm")
+    found = Slurm(tmp_path)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.close()
