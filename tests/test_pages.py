@@ -35,7 +35,7 @@ MOST_BYTES = 10_000  # of the README
 WIDEST = 96  # columns of a command in the manual: a terminal of 100 shows it unbroken
 
 #: What commands of the pages may begin with. Each has a test below, or is no program of ours.
-CHECKED = ("elastic-run", "elastic-ctl", "pip", "openssl", "pytest", "scripts/")
+CHECKED = ("elastic-run", "elastic-ctl", "pip", "openssl", "pytest", "scripts/", "srun")
 FOREIGN = ("echo", "export", "kubectl")
 
 
@@ -128,6 +128,13 @@ def test_command_lines_of_the_launcher_are_taken(page: str, words: list[str]) ->
     assert is_whole(given), f"{page}: there is no script"
 
 
+@pytest.mark.parametrize(("page", "words"), those("srun"))
+def test_what_srun_starts_is_taken(page: str, words: list[str]) -> None:
+    assert is_whole(read_arguments(words[words.index("elastic-run") + 1 :], {})), (
+        f"{page}: there is no script"
+    )
+
+
 def is_whole(given: Given) -> bool:
     return bool(given.command) or "health-check-only" in given.texts
 
@@ -151,7 +158,7 @@ def test_options_named_in_texts_exist() -> None:
         for page in PAGES
         if page not in ("CHANGELOG.md", "examples/README.md", f"{MANUAL}/speed.md", ARCHITECTURE)
         for span in re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", read(page), flags=re.M | re.S))
-        if not span.startswith("scripts/")
+        if not span.startswith(("scripts/", "srun ", "sbatch ", "mpirun ", "mpiexec "))
         for option in re.findall(r"(?<![\w-])--[a-z][\w-]+", span)
     }
     also = {"--help", "--version", "--with-dashes", "--with_underscores", "--redirect", "--all"}

@@ -15,6 +15,7 @@ TOPICS = (
     "nodes",
     "hosts",
     "kubernetes",
+    "slurm",
     "restarts",
     "health-check",
     "hangs",
