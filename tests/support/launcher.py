@@ -53,6 +53,7 @@ class Launcher:
         news: threading.Condition | None = None,  # shared by launchers that are waited for together
     ) -> None:
         self.name = name
+        self.patience = DEADLINE  # seconds of each wait
         self.mark = f"{MARK}={uuid.uuid4().hex}"
         self.lines: list[tuple[str, str]] = []  # ("out" or "err", line), as they came
         self.moments: list[float] = []  # when, on the monotonic clock; for reports, no test decides by it
@@ -130,8 +131,8 @@ class Launcher:
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._news:
-            if not self._news.wait_for(condition, DEADLINE):
-                raise Hung(f"{self.name}: no {what} within {DEADLINE:g} s:\n{self.story()}")
+            if not self._news.wait_for(condition, self.patience):
+                raise Hung(f"{self.name}: no {what} within {self.patience:g} s:\n{self.story()}")
 
     def story(self) -> str:
         """The whole output for a human."""
@@ -159,10 +160,10 @@ class Launcher:
         """SIGKILL everything that this launcher started, as when its host loses power."""
         kill_marked(self.mark)
 
-    def wait(self, deadline: float = DEADLINE) -> int:
+    def wait(self, deadline: float | None = None) -> int:
         """The exit status, once the process has ended and everything it printed was read."""
         try:
-            wait_end(self.pid, deadline)
+            wait_end(self.pid, self.patience if deadline is None else deadline)
         except Hung as hung:
             raise Hung(f"{hung}\n{self.story()}") from None
         status = self.process.wait()

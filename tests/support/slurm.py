@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.launcher import Launcher, clean_environment, private_folders
 from tests.support.ports import free_port
-from tests.support.processes import DEADLINE, marked
+from tests.support.processes import TORCH_DEADLINE, marked
 
 NODES = 3
 COMMANDS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "squeue")
@@ -102,6 +102,7 @@ class Slurm:
         """Start one of the commands; it ends with the test."""
         path = shutil.which(command, path=_PATH) or command
         launcher = Launcher(*args, cwd=self.folder, env={**self.env, **env}, command=(path,), name=command)
+        launcher.patience = TORCH_DEADLINE  # Slurm takes its time, the more on a busy machine
         self._started.append(launcher)
         return launcher
 
@@ -144,7 +145,7 @@ class Slurm:
             cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=DEADLINE,
+            timeout=TORCH_DEADLINE,
             check=False,
         )
         assert done.returncode == 0, (command, args, done.stderr)
