@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
 
+import click
 import pytest
 
 from elasticrun.cli.arguments import Given, read_arguments
@@ -150,7 +151,7 @@ def test_options_named_in_texts_exist() -> None:
         spelling
         for verb in group.commands.values()
         for one in (verb, *getattr(verb, "commands", {}).values())
-        for parameter in one.params
+        for parameter in one.get_params(click.Context(one))
         for spelling in parameter.opts
     }
     named = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -59,7 +60,8 @@ def test_what_elastic_run_gets_is_what_was_said() -> None:
 
 
 def test_no_option_has_two_meanings() -> None:
-    spellings = [spelling for parameter in manifest.params for spelling in parameter.opts]
+    context = click.Context(manifest, help_option_names=[])
+    spellings = [spelling for parameter in manifest.get_params(context) for spelling in parameter.opts]
     assert len(spellings) == len(set(spellings))
     shared = {row.flag for row in options.OPTIONS if row.group is not Group.ABOUT and not row.hidden}
     assert shared | {row.flag for row in ROWS} <= set(spellings)
