@@ -14,12 +14,16 @@ import contextlib
 import fcntl
 import os
 import signal
+from typing import TYPE_CHECKING
 
-from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, Prctl
+if TYPE_CHECKING:
+    from elasticrun.agent.spawner.exec import Prctl
 
 
 def resume_with_death_of_parent(prctl: Prctl) -> None:
     """Have the kernel resume this process when the thread that forked it ends."""
+    from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG  # not for a master, which starts no program
+
     prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
