@@ -109,7 +109,7 @@ def test_sigterm_lets_workers_save_and_queues_the_job_again(slurm: Slurm, script
 def test_sigusr1_is_a_notice_and_the_job_goes_on_as_itself(slurm: Slurm, script: str) -> None:
     output, job = signalled(slurm, "USR1")
     output.wait_lines("this node leaves: SIGUSR1, the platform's notice that it takes this node away", 2)
-    slurm.start_now(job)
+    slurm.control.wait_line(f"Requeuing JobId={job}")
     output.wait_line("Slurm has queued this job again once: it goes on as the same job")
     output.wait_lines(rf"^rank \d of 2 in slurm-{job}\.0 on", 4)
 
@@ -119,7 +119,7 @@ def test_a_lost_node_has_the_job_queued_again(slurm: Slurm, script: str) -> None
     output.wait_lines(r"^rank \d of 2 in ", 2)
     job = output.wait_line(r"in slurm-(\d+)\.0 on")[1]
     slurm.lose("127.0.0.2")
-    slurm.start_now(job)
+    slurm.control.wait_line(f"Requeuing JobId={job}")
     output.wait_line("Slurm has queued this job again once: it goes on as the same job")
     output.wait_line("^status 0$")
     nodes = re.findall(rf"^rank (\d) of 2 in slurm-{job}\.0 on (\S+)$", output.out, re.M)
