@@ -17,6 +17,7 @@ from elasticrun.errors import ExitCode
 from elasticrun.platforms.manifests.exits import AWAY, GIVE_UP, RETRYING, STAYING, WAIT
 from elasticrun.platforms.manifests.formats import FORMATS, SBATCH, render
 from elasticrun.platforms.manifests.pods import HEALTH_PORT, escaped
+from elasticrun.platforms.manifests.text import as_yaml
 from elasticrun.platforms.manifests.workload import Workload
 
 ELASTIC = Workload(
@@ -57,7 +58,7 @@ def test_probes_ask_the_agent_only_and_none_tells_of_readiness(form: Any) -> Non
     for pod in pods(built(form.name)):
         (container,) = pod["containers"]
         assert "readinessProbe" not in container
-        if form.name == "trainjob":  # whose API has no place for them
+        if form.name in ("trainjob", "statefulset"):  # no place for them; nothing answers after the end
             continue
         alive = container["livenessProbe"]
         assert alive["httpGet"] == {"path": "/healthz", "port": HEALTH_PORT}
@@ -274,3 +275,10 @@ def test_what_a_batch_script_starts(tmp_path: Path) -> None:
     assert words[words.index("--rdzv-id") + 1] == "digits-7"
     assert words[words.index("--rdzv-endpoint") + 1] == "n1:29400,n2:29400,n3:29400"
     assert words[-3:] == ["train.py", "a b", "$HOME"]
+
+
+def test_texts_stay_texts_for_any_parser_and_notes_stay_comments() -> None:
+    words = ["1e-4", "08", "5e3", "y", "0o17"]
+    text = as_yaml(["one\n---\nkind: Evil"], [{"args": words}])
+    assert all(f"- '{word}'" in text for word in words)
+    assert text.splitlines()[:3] == ["# one", "# ---", "# kind: Evil"]

@@ -112,16 +112,20 @@ def jobset(workload: Workload) -> list[Manifest]:
 def statefulset(workload: Workload) -> list[Manifest]:
     """A StatefulSet: for clusters in which nothing else may be made. It starts all that ends again.
 
-    So the last lines of shell in each pod keep it once the job is over, whatever its end.
+    So the last lines of shell in each pod keep it once the job is over, whatever its end. Nothing would
+    answer a probe then, and the pod would be started again, so there is none.
     """
     endpoint = workload.endpoint(f"{workload.name}-{{}}.{workload.name}")
     argv = workload.argv(endpoint)
+    template = pod_template(workload, argv, before=STAYING, restart="Always")
+    for probe in ("startupProbe", "livenessProbe"):
+        del template["spec"]["containers"][0][probe]
     spec: Manifest = {
         "serviceName": workload.name,
         "replicas": workload.nodes[1],
         "podManagementPolicy": "Parallel",
         "selector": {"matchLabels": labels(workload)},
-        "template": pod_template(workload, argv, before=STAYING, restart="Always"),
+        "template": template,
     }
     kind = {"apiVersion": "apps/v1", "kind": "StatefulSet"}
     made = {**kind, "metadata": metadata(workload), "spec": spec}

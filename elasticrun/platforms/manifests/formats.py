@@ -6,6 +6,7 @@ manual.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from enum import Enum
 
@@ -68,7 +69,8 @@ def _notes(form: Format, workload: Workload) -> list[str]:
         notes += ["First make its token a Secret:"]
         if not workload.token_file:
             notes += [f"  elastic-ctl token create --path {path}"]
-        notes += [f"  kubectl create secret generic {workload.token_secret}{where} --from-file=token={path}"]
+        source = shlex.quote(f"token={path}")
+        notes += [f"  kubectl create secret generic {workload.token_secret}{where} --from-file={source}"]
     if form.name == "trainjob" and low < high:
         notes += [
             f"A TrainJob is not elastic: {high} nodes are asked for, the job runs while {low} are left."

@@ -8,6 +8,8 @@ import shlex
 from elasticrun.platforms.manifests.quantities import cores, mebibytes
 from elasticrun.platforms.manifests.workload import PORT, Workload
 
+#: Stand for words of the shell; no argument of a program can hold them.
+_NODES, _ENDPOINT, _ID = "\0nodes", "\0endpoint", "\0id"
 _HOSTS = 'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
 
 
@@ -42,15 +44,15 @@ def _command(workload: Workload) -> str:
     low, high = workload.nodes
     nodes = str(low) if low == high else f"{low}:$SLURM_JOB_NUM_NODES"
     filled = {
-        "@nodes@": f'"{nodes}"' if "$" in nodes else nodes,
-        "@endpoint@": ",".join(
+        _NODES: f'"{nodes}"' if "$" in nodes else nodes,
+        _ENDPOINT: ",".join(
             f'"${{hosts[{at}]}}:{PORT}"' for at in range(workload.endpoint("{}").count(",") + 1)
         ),
-        "@id@": f'{shlex.quote(workload.name)}-"$SLURM_JOB_ID"',
+        _ID: f'{shlex.quote(workload.name)}-"$SLURM_JOB_ID"',
     }
-    argv = workload.argv("@endpoint@", nodes="@nodes@")
+    argv = workload.argv(_ENDPOINT, nodes=_NODES)
     at = argv.index("--rdzv-id") + 1
-    argv[at] = "@id@"
+    argv[at] = _ID
     return " ".join(filled.get(word) or shlex.quote(word) for word in argv)
 
 

@@ -14,7 +14,7 @@ def as_yaml(notes: Sequence[str], manifests: Iterable[Mapping[str, Any]]) -> str
     """The documents, one after the other, below the notes as comments."""
     import yaml
 
-    head = "".join(f"# {note}".rstrip() + "\n" for note in notes)
+    head = "".join(f"# {line}".rstrip() + "\n" for note in notes for line in note.splitlines() or [""])
     return head + yaml.dump_all(
         manifests, Dumper=_dumper(), sort_keys=False, width=110, explicit_start=True, allow_unicode=True
     )
@@ -30,7 +30,10 @@ def _dumper() -> type[SafeDumper]:
             return True
 
     def write_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+        # kubectl's parser takes more for numbers and switches than PyYAML knows of: 1e-4, 08, y.
+        is_risky = len(text) < 2 or text[0] in "+-.0123456789"
+        style = "|" if "\n" in text else "'" if is_risky else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
     Dumper.add_representer(str, write_text)
     return Dumper
