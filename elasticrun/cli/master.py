@@ -41,7 +41,7 @@ _DESCRIPTORS = 65_536
 def main() -> int:
     """Run a master; returns the exit status, which tells the agent whether this master stepped down."""
     # Signals to the whole process group are meant for agents; the master ends when they are gone.
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
     resume_with_end_of(STDIN)
     with open(STDIN, "rb", closefd=False) as stdin:

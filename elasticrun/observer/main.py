@@ -24,7 +24,7 @@ STDIN, STDOUT = 0, 1
 
 def main() -> int:
     """Run an observer; returns the exit status. It answers on stdout, once: a URL, or an error."""
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)  # they are meant for the launcher, whose end is ours
     resume_with_end_of(STDIN)
     give_way_to_workers()
