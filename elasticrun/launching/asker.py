@@ -126,8 +126,10 @@ def _put_back(items: Any, item: object) -> None:
 
 
 def _has_owner(lock: Any) -> bool:
-    """Whether it is a Lock or an RLock, and no semaphore that has more to give."""
-    return hasattr(lock, "_semlock") and lock._semlock.maxvalue == 1
+    """Whether it is a Lock or an RLock, and no semaphore, of one slot or more."""
+    from multiprocessing.synchronize import Lock, RLock
+
+    return isinstance(lock, Lock | RLock)
 
 
 def _is_mine(lock: Any) -> bool:

@@ -412,3 +412,15 @@ def test_what_cannot_be_read_is_the_askers_error(home: Home) -> None:
     assert remote
     remote.put(3)
     assert remote.get() == 3
+
+
+def test_a_semaphore_of_one_slot_is_nobodys_property() -> None:
+    """Whoever acquired it may end and leave the release to another."""
+    from multiprocessing import get_context
+
+    from elasticrun.launching.asker import _has_owner
+
+    context = get_context()
+    assert not _has_owner(context.BoundedSemaphore(1))
+    assert _has_owner(context.Lock())
+    assert _has_owner(context.RLock())
