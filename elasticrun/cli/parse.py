@@ -212,6 +212,7 @@ def _counted(
     env = without_token(environ)
     if roles is None:
         _settle_openmp(env, size, notes)
+        _settle_pages(env)
     else:
         from elasticrun.cli.roles import settle_grpc
 
@@ -295,3 +296,12 @@ def _settle_openmp(env: dict[str, str], workers: int, notes: Notes) -> None:
         env["OMP_NUM_THREADS"] = "1"
         sentence = f"OMP_NUM_THREADS is not set: each of the {workers} workers gets 1; set it to tune"
         notes.append(("warning", sentence))
+
+
+def _settle_pages(env: dict[str, str]) -> None:
+    """Have torch ask for huge pages for its large tensors on the CPU, unless the user says whether it does.
+
+    The kernel then frees the memory of a dead worker, and gives the new one as much, in pages of 2 MB and not
+    of 4 kB: most of what a restart with a large state takes is that.
+    """
+    env.setdefault("THP_MEM_ALLOC_ENABLE", "1")
