@@ -8,11 +8,13 @@ or devices it uses.
 
 The caller asks with one message and descriptors: the request as a memory file, a file for the outcome, the
 launcher's stdin, stdout and stderr, and a channel. On the channel the caller names signals for the launcher,
-and hears its pid and its exit status. A channel that the caller closes ends the launcher at once.
+and hears its pid and its exit status. A channel that the caller closes ends the launcher at once. A launcher
+that was asked to be early tells by itself that all went well, before it tidies up: its caller lets it go.
 
 Invariants. This process has one thread and runs nothing of a job. It signals a launcher only while it has not
-reaped it. Once the caller has ended, however that was, all launchers are killed; their spawners see to it
-that nothing of theirs is left. What cannot be imported beforehand is left to the workers, which tell of it.
+reaped it. Once the caller has ended, however that was, all launchers are killed; those that were let go have
+a moment to end before. Their spawners see to it that nothing of theirs is left. What cannot be imported
+beforehand is left to the workers, which tell of it.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ import contextlib
 import gc
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import sys
+import time
 import weakref
 from dataclasses import replace
 from importlib import import_module
@@ -50,6 +54,9 @@ if TYPE_CHECKING:
 #: Descriptors of a request: its text, the outcome, stdin, stdout and stderr, the channel.
 FDS = 6
 _ASK = b"+"
+#: What a launcher tells its caller on the channel, and what that answers.
+OVER, LET_GO = b"over", b"let go"
+_LAST = 5.0  # seconds that those have to end which were let go
 _WORDS = 4096  # bytes of a message on a channel
 #: What launchers, masters and workers of such a job import, at the top or later.
 _NEEDED = (
@@ -80,7 +87,8 @@ class ForkServer:
         self._control = control
         self._caller = caller
         self._is_over = False
-        self._launchers: dict[int, tuple[int, socket.socket]] = {}  # pid -> its pidfd and its channel
+        #: By pid, its pidfd and its channel; None: it was let go.
+        self._launchers: dict[int, tuple[int, socket.socket | None]] = {}
         self._selector = selectors.DefaultSelector()
         self._imported: set[str] = set()
         self._files: dict[str, tuple[int, int]] = {}  # of what was imported, as they were then
@@ -92,7 +100,10 @@ class ForkServer:
             self._selector.register(os.pidfd_open(self._caller), selectors.EVENT_READ, self._abandoned)
         while self._serves():
             pass
-        for pid in [*self._launchers]:
+        deadline = time.monotonic() + _LAST
+        for pid, (pidfd, channel) in self._launchers.items():
+            if channel is None:
+                select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
@@ -154,7 +165,7 @@ class ForkServer:
         try:
             pid = os.fork()
             if pid == 0:
-                _be_launcher(request, fds, self._kept, server)
+                _be_launcher(request, fds, channel, self._kept, server)
             pidfd = _opened(pid)
         except OSError as error:
             _tell(channel, f"problem cannot start a launcher: {error.strerror}")
@@ -171,13 +182,18 @@ class ForkServer:
         """The caller wants a signal sent; or it has hung up, and wants nothing more of this launcher."""
         if pid not in self._launchers:
             return  # it has ended just now
-        _, channel = self._launchers[pid]
+        pidfd, channel = self._launchers[pid]
+        assert channel is not None, "it is registered"
         try:
             words = channel.recv(_WORDS)
         except ConnectionError:
             words = b""
-        if not words:
+        if not words or words == LET_GO:
             self._selector.unregister(channel)
+        if words == LET_GO:
+            self._launchers[pid] = pidfd, None
+            channel.close()
+            return
         with contextlib.suppress(OSError, ValueError):  # there is no such signal
             os.kill(pid, int(words or signal.SIGKILL))
 
@@ -186,6 +202,8 @@ class ForkServer:
         self._selector.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
+        if channel is None:
+            return
         with contextlib.suppress(KeyError):  # the caller had hung up
             self._selector.unregister(channel)
         _tell(channel, f"ended {os.waitstatus_to_exitcode(status)}")
@@ -281,11 +299,13 @@ def _load_hooks() -> None:
 # -- in the fork
 
 
-def _be_launcher(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], server: int) -> NoReturn:
+def _be_launcher(
+    request: Mapping[str, Any], fds: list[int], channel: socket.socket, kept: frozenset[int], server: int
+) -> NoReturn:
     """Be the launcher of a request, in a child just forked with all signals blocked; never return."""
     status = int(ExitCode.INTERNAL)
     try:
-        status = _launch(request, fds, kept, server)
+        status = _launch(request, fds, channel, kept, server)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
     except BaseException:  # noqa: BLE001 the frames below are the server's: show it, then leave without unwinding
@@ -296,11 +316,14 @@ def _be_launcher(request: Mapping[str, Any], fds: list[int], kept: frozenset[int
         os._exit(status)
 
 
-def _launch(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], server: int) -> int:
+def _launch(
+    request: Mapping[str, Any], fds: list[int], channel: socket.socket, kept: frozenset[int], server: int
+) -> int:
     outcome = os.fdopen(os.dup(fds[1]), "wb")
     for number, fd in enumerate(fds[2:]):
         os.dup2(fd, number)
-    close_files(keep={0, 1, 2, outcome.fileno(), *kept})
+    early = {channel.fileno()} if request["early"] else set[int]()
+    close_files(keep={0, 1, 2, outcome.fileno(), *early, *kept})
     os.setsid()
     load_prctl()(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
@@ -309,7 +332,7 @@ def _launch(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], se
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.environ.clear()
     os.environ.update({**request["env"], LAUNCHER: str(os.getpid())})
-    told = Outcome(outcome)
+    told = Outcome(outcome, channel if early else None)
     try:
         return _run(request, Preloaded(start, kept), told)
     except ElasticRunError as error:
@@ -320,8 +343,10 @@ def _launch(request: Mapping[str, Any], fds: list[int], kept: frozenset[int], se
 class Outcome:
     """What a launcher tells its caller: a line for each round, as it starts, and one for the end."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, channel: socket.socket | None = None) -> None:
+        """``channel``: where to tell at once that all went well, and only tidying up is left."""
         self._file = file
+        self._channel = channel
 
     def started(self, start: StartRound) -> None:
         """Tell of a round, and why there is one."""
@@ -338,6 +363,8 @@ class Outcome:
             reason=finish.reason,
             failures=[to_json(each) for each in finish.failures],
         )
+        if self._channel is not None and finish.exit_status == ExitCode.OK:
+            _tell(self._channel, OVER.decode())
 
     def failed(self, error: ElasticRunError) -> None:
         """Tell why there is no end to tell of."""

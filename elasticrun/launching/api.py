@@ -165,7 +165,7 @@ def _start(request: Mapping[str, Any], terms: _Terms, call: Call | None, server:
         if any(isinstance(it, Partition) for it in terms.faults):
             relays.update((number, Relay(port)) for number in range(1, terms.most))
         places = _places(terms, port, relays, request["options"])
-        requests = [{**request, "place": place} for place in places]
+        requests = [{**request, "place": place, "is_alone": terms.most == 1} for place in places]
         plan = Plan(
             requests[: terms.nodes],
             terms.nproc,

@@ -142,7 +142,13 @@ class Launchers:
         if kind == "pid":
             self.pids[number] = int(rest)
             return
-        self._ended.append(self.channels.pop(number))
+        channel = self.channels.pop(number)
+        self._ended.append(channel)
+        if kind == "over":
+            with contextlib.suppress(OSError):  # it has just ended
+                channel.send(b"let go")
+            self.ends[number] = self._end(number, int(ExitCode.OK), "")
+            return
         if self._has_hung_up and not kind:
             return  # it was this process
         self.is_abandoned |= not kind

@@ -39,12 +39,16 @@ _END_TIMEOUT = 5.0  # seconds
 class Server:
     """A running fork server of this process."""
 
-    def __init__(self, code: str = _SERVE, output: int | None = None) -> None:
+    def __init__(self, code: str = _SERVE, output: int | None = None, early: bool = False) -> None:
         """Start it. ``code``: what it runs in the end; ``output``: a descriptor for what it prints itself.
+
+        ``early``: a job of one node that went well is over once its workers have ended; its launcher tidies
+        up beside the next job.
 
         Raises NodeFaultError if the host refuses a process.
         """
         self.pid = os.getpid()  # of its caller: a fork of that has to start its own
+        self._early = early
         #: Modules that ranks had to import themselves: those of the next jobs find them imported.
         self.learned: set[str] = set()
         if output is None and not (is_open(2) and os.get_inheritable(2)):  # it is closed, or another file
@@ -91,7 +95,8 @@ class Server:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         learned = sorted(self.learned) if request["learns"] else []
-        text = _written({**request, "preload": [*request["preload"], *learned]})
+        told = {"preload": [*request["preload"], *learned], "early": self._early and request["is_alone"]}
+        text = _written({**request, **told})
         try:
             fds = array("i", [text, outcome, *std, theirs.fileno()])
             self._control.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import time
 import traceback
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,6 +15,10 @@ import pytest
 from elasticrun.dataclass import dataclass
 from elasticrun.testing.collected import session
 from elasticrun.testing.counting import Settings, counted
+
+#: A key of the group's store: this rank has run its test.
+_DONE = "elasticrun/done/{}"
+_PATIENCE = 10.0  # seconds that rank 0 gives the others for that
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +65,7 @@ def run_test(
     if _joined(item, backend, reports):
         with counted(counts):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-        _leave(backend)
+        atexit.register(_leave, backend, reports)  # once this rank has told its reports
     to_data = item.config.hook.pytest_report_to_serializable
     found = tuple(to_data(config=item.config, report=each) for each in reports.found)
     return RankReports(found, reports.failed_at, int(ends_round and reports.failed_at is not None))
@@ -96,11 +103,25 @@ def _joined(item: pytest.Item, backend: str | None, reports: _Reports) -> bool:
     return True
 
 
-def _leave(backend: str | None) -> None:
-    """Leave the process group, unless the test has; a peer that is gone is no failure of the test."""
+def _leave(backend: str | None, reports: _Reports) -> None:
+    """Leave the process group, unless the test has; a peer that is gone is no failure of the test.
+
+    Gloo takes 20 ms to take a group to pieces, as it waits for two ticks of a thread's. The end of the process
+    does it at once, so that is left to it. A rank that has failed still does it itself, so that whoever waits
+    for it hears so. Rank 0 has the store, which others may need a little longer.
+    """
     if backend is None:
         return
-    import torch.distributed
+    import torch.distributed as dist
 
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    if not dist.is_initialized():
+        return
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    with contextlib.suppress(RuntimeError):  # the store, or a rank that is waited for, is gone
+        if rank:
+            store.set(_DONE.format(rank), "")
+        if reports.failed_at is not None or dist.get_backend() != "gloo":
+            dist.destroy_process_group()
+        elif rank == 0:
+            others = [_DONE.format(each) for each in range(1, dist.get_world_size())]
+            store.wait(others, timedelta(seconds=_PATIENCE))

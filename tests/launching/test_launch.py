@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import inspect
 import io
@@ -28,6 +29,7 @@ from elasticrun.core.protocol.status import JobPhase
 from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
 from elasticrun.launching import api
 from elasticrun.launching.server import Server
+from elasticrun.worker.target import LAUNCHER
 from tests.support.processes import DEADLINE, is_alive, nobody_left, wait_end
 
 
@@ -645,6 +647,36 @@ def test_the_end_of_the_fork_server_ends_its_jobs(tmp_path: Path) -> None:
         wait_end(pid)
     with pytest.raises(NodeFaultError, match="the fork server is gone"):
         elasticrun.start(print, server=server)
+    server.close()
+
+
+def test_a_launcher_that_is_let_go_tidies_up_by_itself(tmp_path: Path) -> None:
+    """Its caller goes on before it has ended; it is waited for at the end, and not killed."""
+
+    def places() -> tuple[int, str]:
+        return int(os.environ[LAUNCHER]), os.environ["TORCHELASTIC_ERROR_FILE"]
+
+    server = Server(early=True)
+    env = {"TMPDIR": str(tmp_path)}
+    found = [values(elasticrun.launch(places, nproc=1, server=server, env=env))[0] for _ in range(5)]
+    server.close()
+    assert all(str(tmp_path) in file for _, file in found)
+    assert [pid for pid, _ in found if Path(f"/proc/{pid}").exists()] == []
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(("nodes", "status"), [(2, 0), (1, 3)])
+def test_a_job_of_several_nodes_or_that_failed_is_waited_for(nodes: int, status: int) -> None:
+    def ends() -> int:
+        if status:
+            os._exit(status)
+        return int(os.environ[LAUNCHER])
+
+    server = Server(early=True)
+    with elasticrun.start(ends, nproc=1, nodes=nodes, server=server) as job:
+        with contextlib.nullcontext() if not status else pytest.raises(elasticrun.WorkerFailed):
+            job.wait()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in job._launchers.pids.values())
     server.close()
 
 

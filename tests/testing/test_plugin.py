@@ -73,6 +73,25 @@ def test_a_body_runs_on_every_rank_with_its_fixtures(pytester: pytest.Pytester) 
     result.stdout.fnmatch_lines(["SKIPPED*not here", "XFAIL*known"])
 
 
+def test_a_rank_that_is_through_waits_for_those_that_need_its_store(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("torch")
+    result = run(
+        pytester,
+        """
+        import pytest
+        import torch.distributed as dist
+
+        @pytest.mark.distributed(nproc=3)
+        def test_slow():
+            store = dist.distributed_c10d._get_default_store()
+            for _ in range(500 * dist.get_rank()):
+                store.add("count", 1)
+        """,
+    )
+    result.assert_outcomes(passed=1)
+    assert "TCPStore" not in result.stdout.str() + result.stderr.str()
+
+
 def test_failures_are_shown_with_their_ranks(pytester: pytest.Pytester) -> None:
     # A rank that a busy machine holds up for a second is none that does not end.
     pytester.makeconftest("from elasticrun.testing import running\nrunning.GRACE = 30.0")
