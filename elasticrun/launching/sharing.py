@@ -3,8 +3,8 @@
 Theory. Such an object can be inherited only, and workers are no children of the caller. So a worker gets a
 ``Remote`` in its place, which sends each call over a socket, to a thread of the caller that makes it on the
 object itself. Each thread of a worker has a connection of its own: what blocks there blocks nobody else, and
-a lock knows who holds it. A worker that starts again connects anew; ``asker`` says what comes back from one
-that ends.
+a lock knows who holds it. A signal's handler that interrupts a call counts as one more thread. A worker that
+starts again connects anew; ``asker`` says what comes back from one that ends.
 
 The socket has a name that all users of the host may see. So both sides prove that they know the key, which
 only the call's file in memory holds, before anything is unpickled. The socket takes processes of this user
@@ -206,14 +206,14 @@ class Remote:
         import cloudpickle
 
         asked = cloudpickle.dumps((self._number, method, args, kwargs))
-        connection = _connection(self._name, self._key)
+        connection = _take(self._name, self._key)
         try:
             connection.send_bytes(asked)
             answer = connection.recv_bytes()
         except BaseException:  # a late answer must not be taken for that to the next call
-            _mine.open.pop(self._name, None)
             connection.close()
             raise
+        _put_back(self._name, connection)
         has_returned, value = pickle.loads(answer)
         if not has_returned:
             raise value
@@ -266,25 +266,31 @@ def _start_thread(target: Callable[..., None], *args: object) -> None:
 
 
 class _Mine(threading.local):
-    """The connections of this thread, by name, each with the process that has opened it."""
+    """The connections of this thread that no call uses, by name, and the process that has opened them."""
 
     def __init__(self) -> None:
-        self.open: dict[bytes, tuple[int, Connection]] = {}
+        self.owner = os.getpid()
+        self.idle: dict[bytes, list[Connection]] = {}
 
 
 _mine = _Mine()
 
 
-def _connection(name: bytes, key: bytes) -> Connection:
-    """This thread's connection to a ``Home``; a fork's is not its parent's.
+def _take(name: bytes, key: bytes) -> Connection:
+    """A connection of this thread to a ``Home``, for one call; a fork's is not its parent's.
 
+    A call of a signal's handler gets one of its own while the call that it interrupts has the other.
     Raises OSError, AuthenticationError if it is another one's, EOFError if it hangs up.
     """
-    owner, connection = _mine.open.get(name, (0, None))
-    if connection is None or owner != os.getpid():
-        connection = _connect(name, key)
-        _mine.open[name] = os.getpid(), connection
-    return connection
+    if _mine.owner != os.getpid():
+        _mine.owner, _mine.idle = os.getpid(), {}
+    idle = _mine.idle.get(name)
+    return idle.pop() if idle else _connect(name, key)
+
+
+def _put_back(name: bytes, connection: Connection) -> None:
+    """The next call gets it first: to a lock of the caller, a connection is whoever has acquired it."""
+    _mine.idle.setdefault(name, []).append(connection)
 
 
 def _connect(name: bytes, key: bytes) -> Connection:

@@ -299,19 +299,27 @@ class Interrupted(Exception):
     """What a signal's handler raises, as KeyboardInterrupt; SIGINT may be ignored in the background."""
 
 
+Handled = Callable[[Callable[[], object]], None]
+
+
 @pytest.fixture
-def interrupting_signal() -> Iterator[int]:
-    """Raises Interrupted in the main thread."""
+def handled_signal() -> Iterator[Handled]:
+    """Takes what SIGUSR1 calls in the main thread."""
 
-    def interrupt(*_: object) -> None:
-        raise Interrupted
+    def handle(handler: Callable[[], object]) -> None:
+        signal.signal(signal.SIGUSR1, lambda *_: handler())
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    yield signal.SIGUSR1
+    before = signal.getsignal(signal.SIGUSR1)
+    yield handle
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_the_answer_to_an_interrupted_call_is_none_to_the_next(home: Home, interrupting_signal: int) -> None:
+def interrupt_the_call() -> None:
+    raise Interrupted
+
+
+def test_the_answer_to_an_interrupted_call_is_none_to_the_next(home: Home, handled_signal: Handled) -> None:
+    handled_signal(interrupt_the_call)
     here: Any = multiprocessing.Event()
     waits, goes_on = threading.Event(), threading.Event()
 
@@ -322,7 +330,7 @@ def test_the_answer_to_an_interrupted_call_is_none_to_the_next(home: Home, inter
 
     def interrupt() -> None:
         assert waits.wait(DEADLINE)
-        signal.pthread_kill(threading.main_thread().ident or 0, interrupting_signal)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     here.wait = wait
     event, counter = afar(home, (here, multiprocessing.Value("i", 7)))
@@ -333,6 +341,33 @@ def test_the_answer_to_an_interrupted_call_is_none_to_the_next(home: Home, inter
         interrupting.result(DEADLINE)
         goes_on.set()
         assert counter.value == 7
+
+
+def test_a_handler_may_call_while_a_call_waits(home: Home, handled_signal: Handled) -> None:
+    here: Any = multiprocessing.Event()
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def wait() -> str:
+        waits.set()
+        assert goes_on.wait(DEADLINE)
+        return "to the interrupted call"
+
+    def interrupt() -> None:
+        assert waits.wait(DEADLINE)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        goes_on.set()
+
+    here.wait = wait
+    event, counter, lock = afar(home, (here, multiprocessing.Value("i", 7), multiprocessing.RLock()))
+    found = list[int]()
+    handled_signal(lambda: found.append(counter.value))
+    with ThreadPoolExecutor(1) as pool, lock:
+        interrupting = pool.submit(interrupt)
+        assert event.wait() == "to the interrupted call"
+        interrupting.result(DEADLINE)
+        assert found == [7]
+        assert lock.acquire(False), "its connection is the same as before"
+        lock.release()
 
 
 # -- in jobs
