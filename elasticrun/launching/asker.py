@@ -7,9 +7,13 @@ And an answer may come too late to be read. The kernel tells: to send to a close
 an end that is closed with something unread in it resets the other. So what was taken for an answer that was
 not read is given back: a lock at once, an item at the end of its queue, as nothing can be put at its head.
 
-A lock that a thread holds is released once its *process* has ended, as nobody else would do it; what the lock
+A ``Lock`` that a thread holds is released once its *process* has ended, as nobody else would do it; what it
 guards is as that process has left it. The end of a thread alone, or of a connection, tells nothing: another
-thread may release the lock. Semaphores are no property of who has acquired them, so their slots stay taken.
+thread may release the lock. This is done by the thread here that has acquired it, as no other can know whose
+the lock is now. So it comes late if the last call of the process still waits for something else than an item
+of a queue: after that call. An ``RLock``, and so the lock of a ``Condition``, can be released by nobody but
+the connection that has acquired it. So it is released with that: also if a call was interrupted, or the
+thread alone has ended. Semaphores are no property of who has acquired them, so their slots stay taken.
 """
 
 from __future__ import annotations
@@ -63,9 +67,12 @@ class Asker:
                 undo()
 
     def close(self) -> None:
-        """Wait until the process ends if it holds locks, and release these."""
+        """Release what nobody else can; wait for the process if it has a ``Lock``, and release that."""
         if self._process is None:
             return
+        for lock in self._taken.values():
+            while _is_recursive(lock) and _is_mine(lock):
+                lock.release()
         if any(_is_mine(lock) for lock in self._taken.values()):
             wait([self._process])
         os.close(self._process)
@@ -130,6 +137,11 @@ def _has_owner(lock: Any) -> bool:
     from multiprocessing.synchronize import Lock, RLock
 
     return isinstance(lock, Lock | RLock)
+
+
+def _is_recursive(lock: Any) -> bool:
+    """Whether it is an RLock: no other thread can release it."""
+    return bool(lock._semlock.kind == 0)
 
 
 def _is_mine(lock: Any) -> bool:

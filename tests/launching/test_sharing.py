@@ -258,6 +258,20 @@ def test_a_lock_of_a_process_that_has_ended_is_released(home: Home, kind: str) -
     assert here.acquire(timeout=DEADLINE)
 
 
+@pytest.mark.parametrize("kind", ["RLock", "Condition"])
+def test_a_lock_that_no_other_thread_can_release_ends_with_its_connection(home: Home, kind: str) -> None:
+    """As that of a call which was interrupted: its process lives on, and connects anew."""
+    here: Any = getattr(multiprocessing, kind)()
+    there = afar(home, here)
+    with sharing._connect(there._name, there._key) as connection:
+        for _ in range(2):
+            connection.send_bytes(pickle.dumps((there._number, "acquire", (), {})))
+            assert pickle.loads(connection.recv_bytes()) == (True, True)
+        assert not here.acquire(block=False)
+    assert here.acquire(timeout=DEADLINE)
+    here.release()
+
+
 def test_what_was_taken_is_kept_once_the_answer_is_read() -> None:
     here = multiprocessing.Lock()
     ours, _theirs = multiprocessing.Pipe()
