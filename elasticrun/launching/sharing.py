@@ -294,9 +294,14 @@ def _put_back(name: bytes, connection: Connection) -> None:
 
 
 def _connect(name: bytes, key: bytes) -> Connection:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-        peer.connect(name)
-        connection = Connection(peer.detach())
+    connection = _connected(name)
     answer_challenge(connection, key)
     deliver_challenge(connection, key)
     return connection
+
+
+def _connected(name: bytes) -> Connection:
+    """A connection to whoever listens there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        peer.connect(name)
+        return Connection(peer.detach())

@@ -284,11 +284,19 @@ def test_what_was_taken_is_kept_once_the_answer_is_read() -> None:
     asker.close()
 
 
-def test_a_lock_outlives_the_thread_that_has_acquired_it(home: Home) -> None:
+def test_a_lock_outlives_the_thread_that_has_acquired_it(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     here = multiprocessing.Lock()
     there = afar(home, here)
+    closes = threading.Event()
+
+    def wait(objects: list[Any], timeout: float | None = None) -> list[Any]:
+        closes.set()  # before it would be released
+        return multiprocessing.connection.wait(objects, timeout)
+
+    monkeypatch.setattr("elasticrun.launching.asker.wait", wait)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(there.acquire).result(DEADLINE)
+    assert closes.wait(DEADLINE), "it waits for the end of the process"
     assert not here.acquire(block=False)
     there.release()
     assert here.acquire(block=False)
@@ -445,13 +453,57 @@ class Unreadable(Exception):
         super().__init__(first)
 
 
-def test_neither_side_unpickles_what_a_stranger_says(home: Home) -> None:
+#: Who has unpickled a stranger's words.
+FOOLED = list[str]()
+
+
+class Poison:
+    """Leaves a trace where it is unpickled."""
+
+    def __init__(self, reader: str) -> None:
+        self._reader = reader
+
+    def __reduce__(self) -> Any:
+        return note_fooled, (self._reader,)
+
+
+def note_fooled(reader: str) -> None:
+    FOOLED.append(reader)
+
+
+def test_the_caller_unpickles_nothing_that_a_stranger_says(home: Home) -> None:
     remote = pickle.loads(home.dumps(multiprocessing.get_context("spawn").SimpleQueue()))
-    stranger = Remote(remote._name, b"another key", 0, frozenset())
-    with pytest.raises((AuthenticationError, EOFError, OSError)):
-        stranger.put(1)
+    poison = pickle.dumps(Poison("the caller"))
+    with contextlib.suppress(EOFError, OSError), sharing._connected(remote._name) as connection:
+        while not FOOLED:  # until it hangs up
+            connection.send_bytes(poison)
+            connection.recv_bytes()
+    assert not FOOLED
     remote.put(2)
     assert remote.get() == 2, "others are served as before"
+
+
+def test_a_worker_unpickles_nothing_that_a_stranger_says() -> None:
+    """Who listens in the place of the caller: it welcomes any worker, and does not know the key."""
+    name = b"\0elasticrun-test-" + os.urandom(16).hex().encode()
+    poison = pickle.dumps((True, Poison("a worker")))
+
+    def pretend(listener: socket.socket) -> None:
+        with Connection(listener.accept()[0].detach()) as connection:
+            connection.send_bytes(b"#CHALLENGE#" + bytes(20))
+            connection.recv_bytes()
+            connection.send_bytes(b"#WELCOME#")
+            connection.recv_bytes()
+            connection.send_bytes(poison)
+
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(1) as pool:
+        listener.bind(name)
+        listener.listen()
+        pretending = pool.submit(pretend, listener)
+        with pytest.raises((AuthenticationError, OSError)):
+            Remote(name, b"the key", 0, frozenset()).put(1)
+        pretending.result(DEADLINE)
+    assert not FOOLED
 
 
 def test_what_cannot_be_read_is_the_askers_error(home: Home) -> None:
