@@ -2,7 +2,8 @@
 
 What the user says wins, on the command line and in ``PET_`` variables alike: an option that is given is never
 changed. Who names an endpoint, or wants one node alone, has said where the nodes are, so then the allocation
-is not even read. Neither is it in a worker that starts a job of its own.
+is not even read. By which signal a node is taken away is no option, so that is read then too. Nothing is read
+in a worker that starts a job of its own.
 """
 
 from __future__ import annotations
@@ -32,8 +33,15 @@ def fill_in(given: Given, environ: Mapping[str, str], notes: Notes) -> tuple[Giv
 
     Raises UsageError if the allocation cannot be understood.
     """
-    if not any(environ.get(mark) for mark in _MARKS) or not _is_wanted(given, environ):
+    if environ.get(_IN_A_WORKER) or not any(environ.get(mark) for mark in _MARKS):
         return given, 0
+    from elasticrun.platforms.allocation import notice_signal
+
+    notice = _notice(notice_signal(environ), given)
+    return (_with_allocation(given, environ, notes) if _is_wanted(given) else given), notice
+
+
+def _with_allocation(given: Given, environ: Mapping[str, str], notes: Notes) -> Given:
     from elasticrun.platforms.allocation import find_task, read_allocation
 
     allocation = read_allocation(environ, _read)
@@ -45,15 +53,15 @@ def fill_in(given: Given, environ: Mapping[str, str], notes: Notes) -> tuple[Giv
                 "job of its own; give --rdzv-endpoint, --nnodes and --node-rank to make them one"
             )
             notes.append(("warning", sentence))
-        return given, 0
+        return given
     _tell(allocation, notes)
     found = _found(allocation)
     added = {option.name: text for option, text in found.items() if not given.has(option)}
-    return Given({**given.texts, **added}, given.command), _notice(allocation, given)
+    return Given({**given.texts, **added}, given.command)
 
 
-def _is_wanted(given: Given, environ: Mapping[str, str]) -> bool:
-    if environ.get(_IN_A_WORKER) or given.on(options.STANDALONE):
+def _is_wanted(given: Given) -> bool:
+    if given.on(options.STANDALONE):
         return False
     if any(given.has(option) for option in _SETTLED):
         return False
@@ -86,12 +94,12 @@ def _tell(allocation: Allocation, notes: Notes) -> None:
         )
 
 
-def _notice(allocation: Allocation, given: Given) -> int:
-    if not allocation.notice:
+def _notice(name: str, given: Given) -> int:
+    if not name:
         return 0
     import signal
 
-    number = int(signal.Signals[allocation.notice])
+    number = int(signal.Signals[name])
     return 0 if number in given.get(options.SIGNALS_TO_HANDLE) else number
 
 

@@ -45,7 +45,6 @@ class Allocation:
     job_id: str  # the same when the job is queued again
     restarts: int = 0  # how often it was queued again
     source: str = ""  # the variable that names the nodes
-    notice: str = ""  # the signal that the platform sends before it takes the nodes away; "": SIGTERM alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +56,6 @@ class Task:
     size: int  # 0: not told
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What a batch system says about the job's nodes."""
-
-    platform: str
-    nodes: tuple[str, ...]
-    source: str
-    job_id: str
-    port: int
-    restarts: int = 0
-    notice: str = ""
-
-
 def read_allocation(environ: Environ, read: Read) -> Allocation | None:
     """The allocation that this process is a task of; None if it is not one, or nothing names the nodes.
 
@@ -78,24 +64,27 @@ def read_allocation(environ: Environ, read: Read) -> Allocation | None:
     task = find_task(environ)
     if task is None:
         return None
-    place = next((found for reader in _PLACES if (found := reader(environ, task, read)) is not None), None)
-    if place is None:
-        return None
-    _check(task, place)
-    return Allocation(
-        *(place.platform, place.nodes, task.rank, place.port, place.job_id),
-        restarts=place.restarts,
-        source=place.source,
-        notice=place.notice,
-    )
+    allocation = next((found for reader in _READERS if (found := reader(environ, task, read))), None)
+    if allocation is not None:
+        _check(task, allocation)
+    return allocation
 
 
 def find_task(environ: Environ) -> Task | None:
     """Which task of how many this process is; None if nothing started several."""
-    for launcher, rank, size in _TASKS:
-        if environ.get(rank) and (launcher != "srun" or _is_step(environ)):
-            return Task(launcher, _number(environ, rank), _number(environ, size) if environ.get(size) else 0)
-    return None
+    started = _started(environ)
+    if started is None:
+        return None
+    launcher, rank, size = started
+    return Task(launcher, _number(environ, rank), _number(environ, size) if environ.get(size) else 0)
+
+
+def notice_signal(environ: Environ) -> str:
+    """The signal by which the batch system tells a task that it takes its node away; "": SIGTERM alone.
+
+    It does not matter what else the variables say.
+    """
+    return "SIGUSR1" if environ.get("SLURM_JOB_ID") and _started(environ) else ""
 
 
 #: What starts tasks, its variable with a task's rank, and that with their number.
@@ -107,13 +96,19 @@ _TASKS = (
 )
 
 
+def _started(environ: Environ) -> tuple[str, str, str] | None:
+    """The row of what started this process as a task."""
+    rows = (row for row in _TASKS if environ.get(row[1]))
+    return next((row for row in rows if row[0] != "srun" or _is_step(environ)), None)
+
+
 def _is_step(environ: Environ) -> bool:
     step = environ.get("SLURM_STEP_ID", "")
     return step.isdecimal() and int(step[:20]) < _FIRST_SPECIAL_STEP
 
 
-def _check(task: Task, place: _Place) -> None:
-    nodes = len(place.nodes)
+def _check(task: Task, allocation: Allocation) -> None:
+    nodes, source = len(allocation.nodes), allocation.source
     them = f"{nodes} node{'s' * (nodes > 1)}"
     if task.size > nodes:
         one_each = "srun --ntasks-per-node=1" if task.launcher == "srun" else "one task per node"
@@ -123,30 +118,29 @@ def _check(task: Task, place: _Place) -> None:
         )
     if 0 < task.size < nodes:
         raise UsageError(
-            f"{task.launcher} started {task.size} tasks, but {place.source} names {them}, and nothing says "
+            f"{task.launcher} started {task.size} tasks, but {source} names {them}, and nothing says "
             f"which of them take part: start one task on each, or {_ADVICE}"
         )
     if task.rank >= nodes:
         raise UsageError(
-            f"this is task {task.rank}, counted from 0, but {place.source} names only {them}: {_ADVICE}"
+            f"this is task {task.rank}, counted from 0, but {source} names only {them}: {_ADVICE}"
         )
 
 
-# -- places
+# -- batch systems
 
 
-def _slurm(environ: Environ, task: Task, read: Read) -> _Place | None:
+def _slurm(environ: Environ, task: Task, read: Read) -> Allocation | None:
     if not environ.get("SLURM_JOB_ID"):
         return None
-    name, nodes = _slurm_nodes(environ, task)
+    source, nodes = _slurm_nodes(environ, task)
     job = _number(environ, "SLURM_JOB_ID_HET_GROUP_0" if _components(environ) else "SLURM_JOB_ID")
     step = _number(environ, "SLURM_STEP_ID") if task.launcher == "srun" else 0
-    return _Place(
-        *("Slurm", nodes, name),
+    return Allocation(
+        *("Slurm", nodes, task.rank, _reserved(environ) or _port(job, step)),
         f"slurm-{_array_name(environ) or job}.{step}",
-        _reserved(environ) or _port(job, step),
-        restarts=_number(environ, "SLURM_RESTART_COUNT") if environ.get("SLURM_RESTART_COUNT") else 0,
-        notice="SIGUSR1",
+        _number(environ, "SLURM_RESTART_COUNT") if environ.get("SLURM_RESTART_COUNT") else 0,
+        source,
     )
 
 
@@ -189,35 +183,35 @@ def _reserved(environ: Environ) -> int:
     return int(first) if first.isdecimal() and len(first) < 6 and 0 < int(first) < 65_536 else 0
 
 
-def _pbs(environ: Environ, task: Task, read: Read) -> _Place | None:
+def _pbs(environ: Environ, task: Task, read: Read) -> Allocation | None:
     path, job = environ.get("PBS_NODEFILE"), environ.get("PBS_JOBID")
     if not (path and job):
         return None
     number, index = _numbers(job)
     nodes = _of_file("PBS_NODEFILE", path, read)
-    return _Place("PBS", nodes, "PBS_NODEFILE", f"pbs-{job.split('.')[0][:64]}", _port(number, index))
+    name = f"pbs-{job.split('.')[0][:64]}"
+    return Allocation("PBS", nodes, task.rank, _port(number, index), name, source="PBS_NODEFILE")
 
 
-def _lsf(environ: Environ, task: Task, read: Read) -> _Place | None:
+def _lsf(environ: Environ, task: Task, read: Read) -> Allocation | None:
     job = environ.get("LSB_JOBID")
     if not job:
         return None
     if pairs := environ.get("LSB_MCPU_HOSTS"):  # n1 4 n2 4
-        name, nodes = "LSB_MCPU_HOSTS", _once("LSB_MCPU_HOSTS", pairs.split()[::2])
+        source, nodes = "LSB_MCPU_HOSTS", _once("LSB_MCPU_HOSTS", pairs.split()[::2])
     elif path := environ.get("LSB_DJOB_HOSTFILE"):
-        name, nodes = "LSB_DJOB_HOSTFILE", _of_file("LSB_DJOB_HOSTFILE", path, read)
+        source, nodes = "LSB_DJOB_HOSTFILE", _of_file("LSB_DJOB_HOSTFILE", path, read)
     elif hosts := environ.get("LSB_HOSTS"):
-        name, nodes = "LSB_HOSTS", _once("LSB_HOSTS", hosts.split())
+        source, nodes = "LSB_HOSTS", _once("LSB_HOSTS", hosts.split())
     else:
         return None
     number = _number(environ, "LSB_JOBID")
     index = _number(environ, "LSB_JOBINDEX") if environ.get("LSB_JOBINDEX") else 0  # 0: no array
-    return _Place(
-        "LSF", nodes, name, f"lsf-{number}_{index}" if index else f"lsf-{number}", _port(number, index)
-    )
+    name = f"lsf-{number}_{index}" if index else f"lsf-{number}"
+    return Allocation("LSF", nodes, task.rank, _port(number, index), name, source=source)
 
 
-_PLACES: tuple[Callable[[Environ, Task, Read], _Place | None], ...] = (_slurm, _pbs, _lsf)
+_READERS: tuple[Callable[[Environ, Task, Read], Allocation | None], ...] = (_slurm, _pbs, _lsf)
 
 
 # -- texts

@@ -68,12 +68,14 @@ def test_what_is_given_wins(argv: list[str], environ: dict[str, str], parse: Par
     ],
 )
 @pytest.mark.parametrize("allocation", [STEP, BROKEN, {**STEP, "SLURM_STEP_NUM_TASKS": "9"}, OPEN_MPI])
-def test_who_says_where_the_nodes_are_gets_nothing_else(
+def test_who_says_where_the_nodes_are_gets_no_more_than_its_notice(
     argv: list[str], environ: dict[str, str], allocation: dict[str, str], parse: Parse
 ) -> None:
     with_it, without = parse(*argv, environ={**allocation, **environ}), parse(*argv, environ=environ)
     assert with_it.rendezvous == without.rendezvous
-    assert with_it.job.min_nodes == without.job.min_nodes and not with_it.workers.notice_signal
+    assert with_it.job.min_nodes == without.job.min_nodes
+    is_task = allocation is not OPEN_MPI and "TORCHELASTIC_RUN_ID" not in environ
+    assert with_it.workers.notice_signal == (signal.SIGUSR1 if is_task else 0)
     assert with_it.notes == without.notes
 
 
@@ -105,6 +107,7 @@ def test_a_job_that_is_queued_again_says_so(parse: Parse) -> None:
 def test_slurm_gives_notice_by_sigusr1(parse: Parse) -> None:
     assert parse(environ=STEP).workers.notice_signal == signal.SIGUSR1
     assert parse(environ={**STEP, **ONE}).workers.notice_signal == signal.SIGUSR1
+    assert parse(environ={**BATCH, **OPEN_MPI}).workers.notice_signal == signal.SIGUSR1
     config = parse("--signals-to-handle=SIGTERM,SIGUSR1", environ=STEP)
     assert config.workers.notice_signal == 0, "it stops the workers, as was asked for"
 

@@ -58,7 +58,7 @@ HET = variables(
 
 def test_a_step_of_slurm() -> None:
     assert read(STEP) == Allocation(
-        "Slurm", ("n1", "n2"), 1, FIRST_PORT + 12, "slurm-12.0", 0, "SLURM_STEP_NODELIST", "SIGUSR1"
+        "Slurm", ("n1", "n2"), 1, FIRST_PORT + 12, "slurm-12.0", 0, "SLURM_STEP_NODELIST"
     )
 
 
