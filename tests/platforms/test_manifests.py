@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from elasticrun.errors import ExitCode
+from elasticrun.platforms.allocation import FIRST_PORT, PORTS
 from elasticrun.platforms.manifests.exits import AWAY, GIVE_UP, RETRYING, STAYING, WAIT
 from elasticrun.platforms.manifests.formats import FORMATS, SBATCH, render
 from elasticrun.platforms.manifests.pods import HEALTH_PORT, escaped
@@ -263,18 +264,29 @@ def test_what_a_batch_script_starts(tmp_path: Path) -> None:
     for program in ("scontrol", "srun"):
         (tmp_path / program).chmod(0o755)
     allocation = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_ID": "7"}
+    workload = replace(ELASTIC, nodes=(3, 4), cpu="1500m", command=("train.py", "a b", "$HOME"))
     words = subprocess.run(
-        ["bash", "-c", render(SBATCH, replace(ELASTIC, nodes=(3, 4), command=("train.py", "a b", "$HOME")))],
+        ["bash", "-c", render(SBATCH, workload)],
         env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **allocation},
         capture_output=True,
         text=True,
         check=True,
     ).stdout.splitlines()
+    assert "--cpus-per-task=2" in words[: words.index("elastic-run")], "srun does not take it from the job"
     words = words[words.index("elastic-run") :]
     assert words[:3] == ["elastic-run", "--nnodes", "3:3"]
     assert words[words.index("--rdzv-id") + 1] == "digits-7"
-    assert words[words.index("--rdzv-endpoint") + 1] == "n1:29400,n2:29400,n3:29400"
+    assert words[words.index("--rdzv-endpoint") + 1] == "n1:20487,n2:20487,n3:20487"
     assert words[-3:] == ["train.py", "a b", "$HOME"]
+
+
+def test_jobs_that_share_a_node_have_ports_of_their_own() -> None:
+    (line,) = (line for line in render(SBATCH, ELASTIC).splitlines() if line.startswith("port="))
+    script = f"for SLURM_JOB_ID in {{1..{PORTS}}} 4294967295; do {line}; echo $port; done"
+    done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
+    *ports, last = map(int, done.stdout.split())
+    assert sorted(ports) == [*range(FIRST_PORT, FIRST_PORT + PORTS)]
+    assert last in ports
 
 
 def test_texts_stay_texts_for_any_parser_and_notes_stay_comments() -> None:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import math
 import shlex
 
+from elasticrun.platforms.allocation import FIRST_PORT, PORTS
 from elasticrun.platforms.manifests.quantities import cores, mebibytes
-from elasticrun.platforms.manifests.workload import PORT, Workload
+from elasticrun.platforms.manifests.workload import Workload
 
 #: Stand for words of the shell; no argument of a program can hold them.
 _NODES, _ENDPOINT, _ID = "\0nodes", "\0endpoint", "\0id"
+#: A node may have several jobs, each of which has its own port, also when it is queued again.
+_PORT = f"port=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
 _HOSTS = 'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
 
 
 def sbatch(workload: Workload) -> str:
     """The script. Slurm grants MIN to MAX nodes; how many these are is known when it runs."""
     low, high = workload.nodes
+    cpus = str(math.ceil(cores(workload.cpu))) if workload.cpu else ""
     asked = {
         "job-name": workload.name,
         "nodes": str(low) if low == high else f"{low}-{high}",
         "ntasks-per-node": "1",
-        "cpus-per-task": str(math.ceil(cores(workload.cpu))) if workload.cpu else "",
+        "cpus-per-task": cpus,
         "mem": f"{mebibytes(workload.memory)}M" if workload.memory else "",
         "gpus-per-node": str(workload.gpu[1]) if workload.gpu[1] else "",
         "partition": workload.queue,
@@ -32,11 +36,11 @@ def sbatch(workload: Workload) -> str:
     lines = ["#!/bin/bash", *(f"#SBATCH --{name}={value}" for name, value in asked.items() if value)]
     keep = ["--no-kill"] if low < high else []  # the job goes on when Slurm has lost a node
     lines += [f"#SBATCH {word}" for word in ("--requeue", "--open-mode=append", *keep)]
-    lines += ["", "set -euo pipefail", _HOSTS]
+    lines += ["", "set -euo pipefail", _HOSTS, _PORT]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in workload.env]
-    return "\n".join(
-        [*lines, "", " ".join(["exec srun --kill-on-bad-exit=0", *keep, _command(workload)]), ""]
-    )
+    step = [f"--cpus-per-task={cpus}"] if cpus else []  # srun has not taken it from the job since 22.05
+    srun = ["exec srun --kill-on-bad-exit=0", *keep, *step, _command(workload)]
+    return "\n".join([*lines, "", " ".join(srun), ""])
 
 
 def _command(workload: Workload) -> str:
@@ -46,7 +50,7 @@ def _command(workload: Workload) -> str:
     filled = {
         _NODES: f'"{nodes}"' if "$" in nodes else nodes,
         _ENDPOINT: ",".join(
-            f'"${{hosts[{at}]}}:{PORT}"' for at in range(workload.endpoint("{}").count(",") + 1)
+            f'"${{hosts[{at}]}}:$port"' for at in range(workload.endpoint("{}").count(",") + 1)
         ),
         _ID: f'{shlex.quote(workload.name)}-"$SLURM_JOB_ID"',
     }
