@@ -127,6 +127,8 @@ def _check(form: Format, mine: Given, job: Given, given: dict[str, Any]) -> None
         mine.refuse(own.TIME_LIMIT, f"{flag} has no such limit; leave it out")
     if mine.has(own.RUNTIME) and form.name != "trainjob":
         mine.refuse(own.RUNTIME, f"{flag} has no runtime; leave it out")
+    if mine.has(own.PRIORITY_CLASS) and form.name == "trainjob":
+        mine.refuse(own.PRIORITY_CLASS, f"{flag} takes it from its runtime; leave it out")
     if mine.has(own.TOKEN_SECRET) and job.on(options.NO_TOKEN):
         raise UsageError("--token-secret and --no-token exclude each other: give one of them")
     if job.has(options.ROLE_COUNTS):

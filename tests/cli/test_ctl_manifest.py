@@ -96,6 +96,10 @@ def test_the_token_is_named_and_never_shown(tmp_path: Any, monkeypatch: pytest.M
     assert "7" * 64 not in text
     text = run(*BASE, "train.py")
     assert "elastic-ctl token create --path train.token\n" in text
+    text = refusal(*BASE, "--env", f"ELASTICRUN_TOKEN={'5' * 64}", "train.py")
+    assert "--env cannot set ELASTICRUN_TOKEN: whoever reads the manifest would have the job's token" in text
+    assert "give --token-secret" in text
+    assert "5" * 64 not in text
     text = run(*BASE, "--no-token", "train.py")
     assert "secret" not in text
     assert "--no-token" in text
@@ -152,6 +156,14 @@ def test_variables_of_the_operator_of_pytorchjob_are_read() -> None:
         ((*BASE, "--kubernetes", "1.20", "train.py"), ("--kubernetes '1.20'", "1.25 or newer")),
         ((*BASE, "--queue", "q", "train.py"), ("--queue 'q'", "has no queues", "kueue")),
         ((*BASE, "--runtime", "q", "train.py"), ("--runtime 'q'", "leave it out")),
+        (
+            ("--format", "trainjob", "--image", "r/x", "--priority-class", "low", "train.py"),
+            ("--priority-class 'low'", "--format trainjob takes it from its runtime", "leave it out"),
+        ),
+        (
+            (*BASE, "--env", "TORCHELASTIC_HEALTH_CHECK_PORT=1", "train.py"),
+            ("--env cannot set TORCHELASTIC_HEALTH_CHECK_PORT", "its probes ask", "leave it out"),
+        ),
         (("--format", "kueue", "--image", "r/x", "train.py"), ("no --queue given", "LocalQueue")),
         (("--format", "sbatch", "--image", "r/x", "train.py"), ("--image was given", "leave it out")),
         (

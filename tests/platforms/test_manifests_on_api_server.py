@@ -37,13 +37,15 @@ YOUNGER = {
 WORDS = (
     *("--image", "registry.example/team/digits:1", "--nnodes", "3:5", "--nproc-per-node", "2"),
     *("--max-restarts", "3", "--shutdown-timeout", "20", "--state-storage", "/data/state"),
-    *("--cpu", "4", "--memory", "16Gi", "--gpu", "2", "--shm", "2Gi", "--spot", "--priority-class", "low"),
+    *("--cpu", "4", "--memory", "16Gi", "--gpu", "2", "--shm", "2Gi", "--spot"),
     *("--service-account", "trainer", "--pull-secret", "registry", "--volume", "data:/data"),
     *("--env", "NCCL_DEBUG=INFO", "--node-selector", "pool=gpu"),
 )
 SCRIPT = ("examples/torch/digits.py", "--steps", "$(STEPS)")
 KUBERNETES = [form for form in FORMATS if form is not SBATCH]
-MORE = {"kueue": ("--queue", "team"), "volcano": ("--queue", "team"), "pytorchjob": ("--queue", "team")}
+QUEUE, PRIORITY = ("--queue", "team"), ("--priority-class", "low")
+MORE: dict[str, tuple[str, ...]] = {form.name: PRIORITY for form in KUBERNETES if form.name != "trainjob"}
+MORE |= dict.fromkeys(("kueue", "volcano", "pytorchjob"), (*QUEUE, *PRIORITY))
 
 #: A field of the last document of each format, and a value that is none.
 MISTAKES = {

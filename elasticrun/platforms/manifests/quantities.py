@@ -1,10 +1,15 @@
-"""Names and amounts as Kubernetes writes them. Each function raises ValueError, maybe with a hint."""
+"""Names and amounts as Kubernetes writes them. Each function raises ValueError, maybe with a hint.
+
+``variable`` also raises UsageError, which does not repeat the value: it may be a secret.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from decimal import Decimal
+
+from elasticrun.errors import UsageError
 
 #: Pods, Services and labels get the name with up to twenty characters behind it, of 63.
 LONGEST_NAME = 43
@@ -20,6 +25,12 @@ _BYTES: dict[str, int] = {"": 1} | {
     unit + mark: int(base**power)
     for base, mark in ((1000, ""), (1024, "i"))
     for power, unit in enumerate("kMGTPE" if base == 1000 else "KMGTPE", 1)
+}
+#: Variables that nobody sets here, and why.
+_REFUSED = {
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "the manifest sets it to the port that its probes ask; leave it out",
+    "ELASTICRUN_TOKEN": "whoever reads the manifest would have the job's token; give --token-secret, "
+    "or --token-file with --format sbatch",
 }
 
 
@@ -112,6 +123,8 @@ def variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError("it has no =")
+    if name in _REFUSED:
+        raise UsageError(f"--env cannot set {name}: {_REFUSED[name]}")
     return _matched(_VARIABLE, name), value
 
 
