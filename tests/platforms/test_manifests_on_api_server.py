@@ -1,4 +1,8 @@
-"""A real API server takes each manifest whole, and refuses it with a mistake."""
+"""A real API server takes each manifest whole, and refuses it with a mistake.
+
+It is of 1.20, which cannot refuse fields that it does not know (``fieldValidation`` came with 1.23):
+it drops them without a word. So each test compares what comes back with what was sent.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,7 @@ def dry_run(control_plane: ControlPlane, document: dict[str, Any]) -> tuple[int,
     if document["kind"] == "PodDisruptionBudget":
         document = {**document, "apiVersion": "policy/v1beta1"}
     where = PATHS.get(document["kind"]) or PATHS[f"{document['apiVersion']} {document['kind']}"]
-    return control_plane.ask("POST", f"{where}?dryRun=All&fieldValidation=Strict", document)
+    return control_plane.ask("POST", f"{where}?dryRun=All", document)
 
 
 def lost(sent: Any, got: Any, path: str = "") -> Iterator[str]:
@@ -123,12 +127,13 @@ def test_a_mistake_is_refused_by_name(control_plane: ControlPlane, name: str) ->
     assert last in answer["message"], answer["message"]
 
 
-@pytest.mark.parametrize("name", ["jobset", "pytorchjob", "volcano"])
+@pytest.mark.parametrize("name", [form.name for form in KUBERNETES])
 def test_a_misspelt_field_does_not_come_back(control_plane: ControlPlane, name: str) -> None:
     document = copy.deepcopy(documents(name)[-1])
     document["spec"]["minAvailabel"] = 2
     _, answer = dry_run(control_plane, document)
-    assert list(lost(document, answer)) == ["spec.minAvailabel"]
+    younger = YOUNGER.get(document.pop("apiVersion"), set())
+    assert set(lost(document, answer)) - younger == {"spec.minAvailabel"}
 
 
 def test_a_pod_disruption_budget_with_a_mistake_is_refused(control_plane: ControlPlane) -> None:
