@@ -22,7 +22,7 @@ from elasticrun.core.cluster.jobs import Job, Rules
 
 def running(jobs: Iterable[Job], units: int, rules: Rules, now: float) -> tuple[list[Job], Mapping[str, str]]:
     """The jobs of one kind that shall run, in the order of submission, and why each other one does not."""
-    ordered = sorted(jobs, key=lambda job: _turn(job, rules))
+    ordered = sorted(jobs, key=lambda job: rules.turn(job.submitted, job.priority, job.name))
     chosen = {job.name for job in ordered if job.nodes > 0}
     left = units - sum(job.pledge for job in ordered if job.name in chosen)
     stopped = set[str]()
@@ -43,12 +43,8 @@ def running(jobs: Iterable[Job], units: int, rules: Rules, now: float) -> tuple[
             continue
         else:
             refused[job.name] = f"it needs {job.pledge} units, and {left} can be had"
-            if now - job.submitted >= rules.patience and job.pledge <= units:
+            if job.pledge <= units and not rules.may_be_passed(job.submitted, now):
                 held = job.name
         if job.name in stopped:
             refused[job.name] = f"the cluster has only {units} units now; {refused[job.name]}"
     return [job for job in ordered if job.name in chosen], refused
-
-
-def _turn(job: Job, rules: Rules) -> tuple[float, str]:
-    return job.submitted - rules.aging * job.priority, job.name

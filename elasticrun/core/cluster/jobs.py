@@ -61,6 +61,14 @@ class Rules:
     aging: float = 1800.0  # seconds of waiting that count as much as one of priority
     patience: float = 600.0  # seconds for which later jobs may pass one that finds no room
 
+    def turn(self, submitted: float, priority: int, name: str) -> tuple[float, str]:
+        """The place of a job among those that wait: the least is asked first."""
+        return submitted - self.aging * priority, name
+
+    def may_be_passed(self, submitted: float, now: float) -> bool:
+        """Whether later jobs may still pass one that finds no room."""
+        return now - submitted < self.patience
+
 
 @dataclass(frozen=True, slots=True)
 class Change:

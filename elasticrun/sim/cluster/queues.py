@@ -93,10 +93,10 @@ class Decision:
     # -- allocate, backfill
 
     def _turn(self, gang: Gang) -> tuple[float, str]:
-        return gang.submitted - self._rules.aging * gang.priority, gang.name
+        return self._rules.turn(gang.submitted, gang.priority, gang.name)
 
     def _is_impatient(self, gang: Gang) -> bool:
-        return self._now - gang.submitted >= self._rules.patience and gang.pledge <= self._units
+        return gang.pledge <= self._units and not self._rules.may_be_passed(gang.submitted, self._now)
 
     def _next(self) -> Gang:
         """Who comes next."""

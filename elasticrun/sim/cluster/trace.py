@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf, log
 from types import MappingProxyType
 
-from elasticrun.core.cluster.curve import assumed
+from elasticrun.core.cluster.curve import OVERHEAD, assumed
 from elasticrun.dataclass import dataclass
 
 
@@ -22,7 +22,7 @@ class Asked:
     most: int
     fixed: int  # its nodes where jobs cannot change their size
     work: float = inf  # effective nodes times seconds; without end: until the trace ends
-    overhead: float = 0.015  # of its true curve, see core/cluster/curve.py
+    overhead: float = OVERHEAD  # of its true curve, see core/cluster/curve.py
     priority: int = 0
     takes: int = 1  # units of each node
     besides: int = 0  # units
