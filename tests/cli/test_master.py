@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -76,6 +77,15 @@ def test_it_says_its_port_and_its_name_and_ends_with_its_agent(master: Process, 
     assert title.startswith(b"elastic-run: master a job")
     assert master.end() == 0
     assert master.errors() == ""
+
+
+def test_signals_that_mean_its_agent_do_not_end_it(master: Process, tmp_path: Path) -> None:
+    """Slurm's notice, SIGUSR1, reaches all processes of a step."""
+    master.tell(tmp_path)
+    master.answer()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1"):
+        master.popen.send_signal(signal.Signals[name])
+    assert master.end() == 0
 
 
 def test_an_agent_that_ends_before_it_says_anything(master: Process) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -21,6 +23,7 @@ from elasticrun.observer.access import Reading
 from elasticrun.observer.live import Live
 from elasticrun.observer.observe import _work, observe
 from elasticrun.observer.settings import ObserverSettings
+from elasticrun.rpc.records import to_json
 from tests.support.processes import DEADLINE
 from tests.support.watched import Pretended
 
@@ -62,6 +65,20 @@ def test_traces_alone_need_no_aiohttp() -> None:
     code = "import sys; sys.modules['aiohttp'] = None; import elasticrun.observer.main"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
+
+
+def test_signals_that_mean_its_launcher_do_not_end_it() -> None:
+    """Slurm's notice, SIGUSR1, reaches all processes of a step."""
+    command = [sys.executable, "-c", "from elasticrun.observer.main import main; raise SystemExit(main())"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(to_json(SETTINGS)).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline()) == {"url": ""}
+        for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1"):
+            process.send_signal(signal.Signals[name])
+        process.stdin.close()
+        assert process.wait(DEADLINE) == 0
 
 
 class Behind:
