@@ -16,8 +16,10 @@ from elasticrun.dataclass import dataclass
 
 #: Characters that are kept for a reader who is late.
 KEPT = 16 << 20
-#: What a line costs beside its characters, and the most characters of one.
-COST, LONGEST = 100, 1 << 20
+#: What a line costs beside its characters.
+COST = 100
+#: Characters after which a line whose end has not come is handed on as if it had.
+LONGEST = 1 << 20
 #: How launchers mark the lines of a rank.
 _MARK = re.compile(r"\[rank(\d{1,9})\] ?")
 
@@ -87,7 +89,7 @@ class Writer:
         self._held = ""
 
     def write(self, text: str) -> None:
-        """Take text; the last line is held until its end comes, or it is very long."""
+        """Take text; the last line is held until it ends or has more than ``LONGEST`` characters."""
         *whole, self._held = (self._held + text).split("\n")
         if len(self._held) > LONGEST:
             whole, self._held = [*whole, self._held], ""

@@ -18,7 +18,7 @@ _LONGEST_NAME = 255  # as for a host name anywhere
 #: What stands between two brackets, or around them.
 _PLAIN = re.compile(r"[A-Za-z0-9_.:-]*")
 _SPAN = re.compile(r"(\d{1,18})-(\d{1,18})")
-_ITEM = re.compile(r"[A-Za-z0-9._-]+")
+_ITEM = re.compile(r"[A-Za-z0-9._]+")
 
 _Range = tuple[int, int, int]  # first, last, and the least number of digits
 #: A part of a name: what may stand there.
@@ -75,7 +75,7 @@ def _choice(text: str) -> _Range | str:
         if first > last:
             raise ValueError(f"the range {text} runs backwards")
         return first, last, len(span[1])
-    if not _ITEM.fullmatch(text) or "-" in text:
+    if not _ITEM.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is no number and no range")
     return text
 

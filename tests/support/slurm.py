@@ -23,7 +23,8 @@ from tests.support.ports import free_port
 from tests.support.processes import TORCH_DEADLINE, marked
 
 NODES = 3
-COMMANDS = ("slurmctld", "slurmd", "srun", "sbatch", "scancel")
+#: Of Slurm: what tests and their batch scripts start.
+COMMANDS = ("slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 #: A job that is queued again waits until the credentials of its last run have expired.
@@ -61,7 +62,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class Slurm:
-    """A running Slurm; its commands take the name of one of ``COMMANDS``."""
+    """A running Slurm."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,7 +91,7 @@ class Slurm:
             user=user,
             folder=self.folder,
             control=free_port(),
-            first_job=free_port(),  # the master's port follows from it
+            first_job=free_port(),  # a job's id decides its master's port: tests at one time have others
             nodes="\n".join(rows),
         )
         (self.folder / "slurm.conf").write_text(text)
@@ -102,7 +103,7 @@ class Slurm:
             node.wait_line("slurmd started")
 
     def launch(self, command: str, *args: str | Path, **env: str) -> Launcher:
-        """Start one of the commands; it ends with the test."""
+        """Start one of ``COMMANDS``, or any other program; it ends with the test."""
         path = shutil.which(command, path=_PATH) or command
         launcher = Launcher(*args, cwd=self.folder, env={**self.env, **env}, command=(path,), name=command)
         launcher.patience = TORCH_DEADLINE  # Slurm takes its time, the more on a busy machine
@@ -127,7 +128,7 @@ class Slurm:
                 os.kill(pid, signal.SIGKILL)
 
     def ask(self, command: str, *args: str) -> str:
-        """What a command prints."""
+        """What one of ``COMMANDS`` prints."""
         path = shutil.which(command, path=_PATH) or command
         done = subprocess.run(
             [path, *args],
