@@ -10,7 +10,7 @@ not read is given back: a lock at once, an item at the end of its queue, as noth
 A ``Lock`` that a thread holds is released once its *process* has ended, as nobody else would do it; what it
 guards is as that process has left it. The end of a thread alone, or of a connection, tells nothing: another
 thread may release the lock. This is done by the thread here that has acquired it, as no other can know whose
-the lock is now. So it comes late if the last call of the process still waits for something else than an item
+the lock is now. So it comes late if the last call of its holder still waits for something else than an item
 of a queue: after that call. An ``RLock``, and so the lock of a ``Condition``, can be released by nobody but
 the connection that has acquired it. So it is released with that: also if a call was interrupted, or the
 thread alone has ended. Semaphores are no property of who has acquired them, so their slots stay taken.
