@@ -106,9 +106,9 @@ def _joined(item: pytest.Item, backend: str | None, reports: _Reports) -> bool:
 def _leave(backend: str | None, reports: _Reports) -> None:
     """Leave the process group, unless the test has; a peer that is gone is no failure of the test.
 
-    Gloo takes 20 ms to take a group to pieces, as it waits for two ticks of a thread's. The end of the process
-    does it at once, so that is left to it. A rank that has failed still does it itself, so that whoever waits
-    for it hears so. Rank 0 has the store, which others may need a little longer.
+    Gloo takes 20 ms to take a group to pieces, as it waits for two ticks of a thread's. The end of the
+    process does it at once, so that is left to it. A rank that has failed still does it itself, so that
+    whoever waits for it hears so. Rank 0 has the store, which others may need a little longer.
     """
     if backend is None:
         return
