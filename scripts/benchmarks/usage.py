@@ -8,11 +8,12 @@ what one more of them adds.
 
 from __future__ import annotations
 
-import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 KB = 1024  # what the kernel calls kB
+_SCHEDULED = 2  # the kind of a process' clock, in the lowest bits of its number (clock_getcpuclockid(3))
 MB = 1e6
 
 
@@ -40,9 +41,12 @@ def parsed(rollup: str, status: str) -> Memory:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The CPU time of all threads that a process ever had; OSError if it has ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """The CPU time of all threads that a process ever had, to the nanosecond; OSError if it has ended.
+
+    It is that of the process' own clock, as ``/proc/PID/stat`` counts in hundredths of a second: as much as a
+    master needs in ten.
+    """
+    return time.clock_gettime(~pid << 3 | _SCHEDULED)
 
 
 def _kilobytes(text: str) -> dict[str, int]:

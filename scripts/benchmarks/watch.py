@@ -76,7 +76,7 @@ def _line(name: str, phases: Sequence[Phase]) -> str:
     observer = max(phase.observer for phase in phases)
     return (
         f"{name:12} recovery median {statistics.median(times):.4f} s ({min(times):.4f} to {max(times):.4f},"
-        f" n={len(times)}); master {100 * cores:.2f} % of a core"
+        f" n={len(times)}); master {100 * cores:.3f} % of a core"
         + (f"; observer {observer:.0f} MB" if observer else "")
     )
 
