@@ -3,9 +3,10 @@
 Theory. Entries of the event log wake ``run``; it publishes a new state 1 / ``RATE`` seconds later, and so at
 most ``RATE`` times a second, however many entries come. A recovery from a killed worker is mostly over by
 then: on its host the readers do not take the cores while workers start. The status, which holds what no entry
-tells (ranks, doubts, figures, saved states), is asked for after news, at most every ``ASK`` seconds. While
-nothing happens, readers get the passing of time every ``QUIET`` seconds; without readers nothing is done at
-all. So the master hears from here as often with one reader as with five hundred.
+tells (ranks, doubts, figures), is asked for after news; how soon, and how seldom, says
+``core/history/staleness.py``. While nothing happens, readers get the passing of time every ``QUIET`` seconds;
+without readers nothing is done at all. So the master hears from here as often with one reader as with five
+hundred.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Protocol
 from elasticrun.clock import happens, pause
 from elasticrun.control import JobControl
 from elasticrun.core.history.history import History
+from elasticrun.core.history.staleness import LATER, Staleness
 from elasticrun.core.protocol.chronicle import LogEntry
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.errors import ElasticRunError
@@ -28,7 +30,6 @@ from elasticrun.observer.model import State, view
 logger = logging.getLogger(__name__)
 
 RATE = 4.0
-ASK = 2.0
 QUIET = 5.0
 #: Seconds that one who reads the state once waits for the status.
 PATIENCE = 2.0
@@ -58,14 +59,15 @@ class Live:
         self._touched = asyncio.Event()
         self._touched.set()
         self._asked = float("-inf")
-        self._wants_status = True
+        self._staleness = Staleness()
         self._asking: asyncio.Task[None] | None = None
         self._published = float("-inf")
         self.hub = Hub(self._view(0), most)
 
-    def take(self, _entries: Sequence[LogEntry] = (), _lines: Sequence[str] = ()) -> None:
+    def take(self, entries: Sequence[LogEntry] = (), _lines: Sequence[str] = ()) -> None:
         """Something happened."""
-        self._wants_status = True
+        for entry in entries:
+            self._staleness.take(entry.told)
         self._touched.set()
         if self._followed.history.outcome and len(self.hub):
             self.publish()  # now, as the observer of a launcher ends with it
@@ -81,7 +83,7 @@ class Live:
 
     async def current(self) -> State:
         """The state, for one who reads it once; a master that is silent is not waited for for long."""
-        if self._asking is None and self._is_due(QUIET):
+        if self._asking is None and self._loop.time() >= self._asked + LATER and self._may_ask:
             self._begin_to_ask()
         if self._asking is not None:
             await asyncio.wait({self._asking}, timeout=PATIENCE)
@@ -115,9 +117,9 @@ class Live:
     def _patience(self) -> float | None:
         if not len(self.hub):
             return None
-        if not self._wants_status or self._followed.history.outcome or self._followed.trouble:
+        if not self._may_ask:
             return QUIET
-        return max(self._asked + ASK - self._loop.time(), 0.05)
+        return min(max(self._staleness.due(self._asked) - self._loop.time(), 0.05), QUIET)
 
     def _view(self, sequence: int) -> State:
         it = self._followed
@@ -125,15 +127,17 @@ class Live:
 
     def _ask(self) -> None:
         """Ask for the status, if somebody looks and it is time."""
-        if self._asking is None and len(self.hub) and self._is_due(ASK if self._wants_status else QUIET):
+        is_due = self._loop.time() >= self._staleness.due(self._asked)
+        if self._asking is None and len(self.hub) and is_due and self._may_ask:
             self._begin_to_ask()
 
-    def _is_due(self, seconds: float) -> bool:
-        is_old = self._loop.time() - self._asked >= seconds
-        return is_old and not self._followed.history.outcome and not self._followed.trouble
+    @property
+    def _may_ask(self) -> bool:
+        return not self._followed.history.outcome and not self._followed.trouble
 
     def _begin_to_ask(self) -> None:
-        self._asked, self._wants_status = self._loop.time(), False
+        self._asked = self._loop.time()
+        self._staleness.asked()
         self._asking = asyncio.create_task(self._refresh())
 
     async def _refresh(self) -> None:

@@ -250,7 +250,7 @@ def _job(history: History, status: JobStatus | None, trouble: str, unlisted: int
         round=current.number if current else (status.round if status else -1),
         min_nodes=status.min_nodes if status else 0,
         max_nodes=status.max_nodes if status else 0,
-        restarts_used=status.restarts_used if status else 0,
+        restarts_used=_restarts_used(current, status),
         max_restarts=status.max_restarts if status else 0,
         waiting_for=_cut(status.waiting_for) if status else "",
         epoch=history.epoch,
@@ -265,6 +265,13 @@ def _job(history: History, status: JobStatus | None, trouble: str, unlisted: int
         missed=history.missed,
         first_cause=_cut(recovery.reason) if recovery else "",
     )
+
+
+def _restarts_used(current: RoundView | None, status: JobStatus | None) -> int:
+    """Of the budget; the round tells it if it has begun since the status was asked for."""
+    if status is None:
+        return 0
+    return status.restarts_used if current is None or current.number <= status.round else current.restart
 
 
 def _phase(history: History, status: JobStatus | None) -> str:

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from elasticrun.core.history.staleness import LATER, SOON
+from elasticrun.core.protocol.chronicle import Happening, LogEntry, NodeGone, StepsDone
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.observer import live as live_module
 from elasticrun.observer.live import Live
@@ -63,5 +65,29 @@ def test_a_master_that_is_away_is_not_asked_how_the_job_is() -> None:
         job.trouble = ""
         await live.current()
         assert [*asked, job.refreshed] == [0, 1]
+
+    asyncio.run(work())
+
+
+def test_progress_does_not_have_the_status_asked_for_as_soon_as_what_changes_nodes() -> None:
+    async def work() -> None:
+        job = Pretended(2, 1)
+        live = Live(job)
+
+        async def ask_after(told: Happening) -> int:
+            live.take([LogEntry(90, 90.0, 90.0, told)])
+            live._asked = asyncio.get_running_loop().time() - (SOON + LATER) / 2
+            live._ask()
+            if live._asking is not None:
+                await asyncio.wait({live._asking}, timeout=DEADLINE)
+            return job.refreshed
+
+        live.join()
+        assert live._asking is not None
+        await asyncio.wait({live._asking}, timeout=DEADLINE)
+        assert job.refreshed == 1
+        assert await ask_after(StepsDone(0, 7, 1.0)) == 1
+        assert await ask_after(NodeGone("a", "it left")) == 2
+        assert await ask_after(StepsDone(0, 8, 1.0)) == 2
 
     asyncio.run(work())

@@ -65,6 +65,15 @@ def test_the_phase_follows_the_entries(last: chronicle.Happening | None, phase: 
     assert seen(job).job.phase == phase
 
 
+def test_restarts_are_those_of_the_round_if_it_is_newer_than_the_status() -> None:
+    job = Pretended(2, 1)
+    assert seen(job).job.restarts_used == 0
+    job.status = job.describe()
+    assert seen(job).job.restarts_used == 0
+    job.tell(chronicle.RoundStarted(1, 2, 16, (job.name(0), job.name(1)), 1, None, "all nodes are ready"))
+    assert seen(job).job.restarts_used == 1
+
+
 def test_a_state_is_bounded() -> None:
     job = Pretended(MAX_NODES + 3, 1)
     for number in range(1, MAX_ROWS + 10):
