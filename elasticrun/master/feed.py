@@ -16,7 +16,6 @@ import asyncio
 from collections import deque
 from itertools import islice
 
-from elasticrun.clock import happens
 from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES
 from elasticrun.core.protocol.orders import MAX_LINES, Watched
 from elasticrun.rpc.event_lines import tells_the_end
@@ -37,8 +36,7 @@ class Feed:
         self._lines: deque[str] = deque()
         self._bytes = 0
         self._end = 0  # how many lines there were
-        self._news = asyncio.Event()  # nobody waits while it is set
-        self._news.set()
+        self._waiting: set[asyncio.Future[None]] = set()
         self._waking: asyncio.TimerHandle | None = None
         self._is_over = False  # the job is
         self._is_closed = False  # nobody has to wait any more
@@ -56,7 +54,7 @@ class Feed:
         """Let whoever waits look, in a moment; at once if the job is over."""
         if self._is_over:
             self._wake_now()
-        elif self._waking is None and not self._news.is_set():
+        elif self._waking is None and self._waiting:
             self._waking = asyncio.get_running_loop().call_later(SETTLE, self._wake_now)
 
     def close(self) -> None:
@@ -74,17 +72,24 @@ class Feed:
         if self._waking is not None:
             self._waking.cancel()
             self._waking = None
-        self._news.set()
+        for waiter in self._waiting:
+            _resolve(waiter)
 
     async def watch(self, after: str, wait: float) -> Watched:
         """The lines after a place, as many as an answer holds; waits for so many seconds if there is none."""
         place = self._number(after)
         begin = place or 0
-        now = asyncio.get_running_loop().time
-        deadline = now() + wait
-        while begin == self._end and not self._is_closed and (left := deadline - now()) > 0:
-            self._news.clear()
-            await happens(self._news, left)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while begin == self._end and not self._is_closed and loop.time() < deadline:
+            waiter = loop.create_future()  # and no task: who waits costs the master as little as may be
+            timer = loop.call_at(deadline, _resolve, waiter)
+            self._waiting.add(waiter)
+            try:
+                await waiter
+            finally:
+                self._waiting.discard(waiter)
+                timer.cancel()
         return self._page(begin, bool(after) and place is None)
 
     def _number(self, after: str) -> int | None:
@@ -105,3 +110,8 @@ class Feed:
             found.append(line)
         upto = start + len(found)
         return Watched(f"{self.name}:{upto}", tuple(found), start > begin or is_elsewhere, upto < self._end)
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
