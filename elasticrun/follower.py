@@ -105,6 +105,13 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until the job is over. Raises ElasticRunError if its master is away for too long."""
+        try:
+            await self._run()
+        finally:
+            if self._control is not None:
+                self._control.following.close()
+
+    async def _run(self) -> None:
         away: float | None = None  # since when nothing is heard; and since when nobody is at its socket
         gone: float | None = None
         while not self.history.outcome:
@@ -113,6 +120,8 @@ class Follower:
             except ElasticRunError as error:
                 if not self._may_pass(error):
                     raise
+                if self._control is not None:
+                    self._control.following.close()
                 self._control, self.trouble = None, str(error)
                 now = self._loop.time()
                 away = now if away is None else away
@@ -130,7 +139,8 @@ class Follower:
 
     async def _ask(self, wait: float) -> bool:
         """Take the next lines; whether there are more already."""
-        watched = await (await self.control()).watch(self._upto, wait)
+        control = await self.control()
+        watched = await (control.following.follow if wait else control.watch)(self._upto, wait)
         is_other = bool(self._upto) and _master(watched.upto) != _master(self._upto)
         entries, overlaps = self._new(watched.lines, is_other)
         self._upto = watched.upto

@@ -64,6 +64,7 @@ class Master:
         self.answers = list(answers)
         self.asked: list[tuple[str, float]] = []
         self.connections = 0
+        self.is_followed = False
 
     async def connect(self) -> JobControl:
         self.connections += 1
@@ -75,6 +76,17 @@ class Master:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    @property
+    def following(self) -> Master:
+        return self
+
+    async def follow(self, after: str, wait: float) -> Watched:
+        self.is_followed = True
+        return await self.watch(after, wait)
+
+    def close(self) -> None:
+        self.is_followed = False
 
     async def status(self) -> JobStatus:
         return STATUS
@@ -108,6 +120,7 @@ def test_each_answer_is_taken_and_the_next_one_is_asked_for_after_it() -> None:
         return made
 
     found = run(follow())
+    assert not master.is_followed, "it has hung up"
     assert [after for after, _ in master.asked] == ["", "1:2", "1:4"]
     assert [lines for _, lines in batches] == [list(LINES[:2]), list(LINES[2:]), [LAST]]
     assert [entry.event for entries, _ in batches for entry in entries] == [1, 2, 3, 3, 9]

@@ -7,10 +7,11 @@ endpoint. So who follows one job is not led to another one of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from elasticrun.config import Endpoint, SecurityConfig
-from elasticrun.core.protocol.orders import ControlReply, ControlRequest
+from elasticrun.core.protocol.orders import ControlReply, ControlRequest, WatchEvents
 from elasticrun.errors import (
     ElasticRunError,
     EndpointTakenError,
@@ -19,6 +20,8 @@ from elasticrun.errors import (
     UsageError,
 )
 from elasticrun.rpc import nearby
+
+T = TypeVar("T")
 
 
 class JobLine:
@@ -40,13 +43,40 @@ class JobLine:
         self._security = security
         self._on_silent = on_silent
         self._here = here
+        self._following: nearby.Following | None = None  # nobody waits for its next answer
 
     async def give(self, request: ControlRequest, wait: float = 0.0) -> ControlReply:
         """The answer of a master that obeys; it may take ``wait`` seconds more than usual."""
-        reply = await (self._at_endpoint if self._here is None else self._nearby)(request, wait)
-        if not reply.ok:
-            raise OrderDeclinedError(reply.text)
+        return _obeyed(await (self._at_endpoint if self._here is None else self._nearby)(request, wait))
+
+    async def follow(self, after: str, wait: float) -> ControlReply:
+        """The answer to ``WatchEvents``. On the master's host the connection stays for the next such question
+        until ``close``.
+        """
+        if self._here is None:
+            return await self.give(WatchEvents(after, wait), wait)
+        following, self._following = self._following, None
+        if following is not None and following.upto != after:
+            following.close()
+            following = None
+        if following is None:
+            following = await self._found(lambda name: nearby.follow(name, after, wait))
+        try:
+            reply = _obeyed(await following.next(self.timeout + wait))
+        except BaseException:
+            following.close()
+            raise
+        if following.is_over:
+            following.close()
+        else:
+            self._following = following
         return reply
+
+    def close(self) -> None:
+        """Follow no more; whatever else is asked has connections of its own."""
+        if self._following is not None:
+            self._following.close()
+            self._following = None
 
     async def _at_endpoint(self, request: ControlRequest, wait: float) -> ControlReply:
         """Try the endpoints in turn: only the host that has the master listens."""
@@ -66,16 +96,27 @@ class JobLine:
         raise UsageError("a job is asked at one endpoint at least, and none is given")
 
     async def _nearby(self, request: ControlRequest, wait: float) -> ControlReply:
+        reply, _ = await self._found(lambda name: nearby.give(name, request, self.timeout + wait))
+        return reply
+
+    async def _found(self, ask: Callable[[str], Awaitable[T]]) -> T:
+        """What the master on this host gives, if need be another one of the same job."""
         assert self._here is not None
         try:
-            return (await nearby.give(self._here.name, request, self.timeout + wait))[0]
+            return await ask(self._here.name)
         except nearby.GoneError:  # nothing was heard there
             found, _ = await nearby.jobs(self.timeout)
             again = [job for job in found if _goes_on(job, self._here)]
             if len(again) != 1:
                 raise
         self._here = again[0]
-        return (await nearby.give(self._here.name, request, self.timeout + wait))[0]
+        return await ask(self._here.name)
+
+
+def _obeyed(reply: ControlReply) -> ControlReply:
+    if not reply.ok:
+        raise OrderDeclinedError(reply.text)
+    return reply
 
 
 def _goes_on(job: nearby.NearbyJob, before: nearby.NearbyJob) -> bool:

@@ -3,7 +3,8 @@
 Theory. Each master listens, besides its port, on a Unix socket with an abstract name: PREFIX, the user's
 number, and a random part. The kernel lists such names in /proc/net/unix, so nothing has to be written down to
 find them, and a name goes with the process, so nothing is left behind whoever is killed. One connection
-carries one order and one answer, each a JSON value up to the end of its half; no gRPC and no protobuf, so
+carries one order and one answer, each a JSON value up to the end of its half; but who follows a job gets one
+answer after the other, each in a line (``FollowEvents``). There is no gRPC and no protobuf, so
 ``elastic-ctl`` is quick here and a master that is alone imports neither.
 
 Who may order. An abstract name has no permissions: every process of this network namespace may connect, and a
@@ -43,17 +44,17 @@ import socket
 import struct
 from collections.abc import Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 from elasticrun import __version__
 from elasticrun.clock import within
-from elasticrun.core.protocol.bounds import TIMESTAMPS
+from elasticrun.core.protocol.bounds import TIMESTAMPS, Label, Range
 from elasticrun.core.protocol.messages import Rejected
-from elasticrun.core.protocol.orders import ControlReply, ControlRequest, ShowStatus
+from elasticrun.core.protocol.orders import MAX_WAIT, ControlReply, ControlRequest, ShowStatus, Watched
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, MasterUnreachableError, ProtocolError, UsageError
+from elasticrun.rpc.event_lines import tells_the_end
 from elasticrun.rpc.records import from_json, misfit, to_json
 from elasticrun.rpc.stream import rejection
 from elasticrun.rpc.text import clean
@@ -95,6 +96,14 @@ class Whereabouts:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowEvents:
+    """``WatchEvents`` again and again: each answer is after the one before. One that ``is_last`` ends it."""
+
+    after: Label
+    wait: Annotated[float, Range(0.0, MAX_WAIT)]
+
+
+@dataclass(frozen=True, slots=True)
 class NearbyJob:
     """A job of this user whose master is on this host."""
 
@@ -133,7 +142,7 @@ def _is_beside_us(channel: socket.socket, pid: int) -> bool:
         except OSError as error:
             if error.errno != errno.ENOPROTOOPT:  # the kernel has it, and the process has gone
                 return False
-        same = all(Path(f"/proc/{pid}/{each}").samefile(f"/proc/self/{each}") for each in _SHARED)
+        same = all(_file_at(f"/proc/{pid}/{each}") == _file_at(f"/proc/self/{each}") for each in _SHARED)
         return same and (pidfd < 0 or not _has_ended(pidfd))
     except OSError:  # it has gone, or is none of our business
         return False
@@ -142,13 +151,18 @@ def _is_beside_us(channel: socket.socket, pid: int) -> bool:
             os.close(pidfd)
 
 
+def _file_at(path: str) -> tuple[int, int]:
+    found = os.stat(path)  # noqa: PTH116 - a Path costs more than the look itself
+    return found.st_dev, found.st_ino
+
+
 def _has_ended(pidfd: int) -> bool:
     poll = select.poll()  # select() would not take the number of a master with many agents
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))
 
 
-def encode_order(request: ControlRequest) -> bytes:
+def encode_order(request: ControlRequest | FollowEvents) -> bytes:
     """The bytes of an order. Raises UsageError if it is too large to be given."""
     if fault := misfit(request):
         raise UsageError(f"the order cannot be given: {fault}")
@@ -226,28 +240,95 @@ async def give(name: str, request: ControlRequest, timeout: float) -> tuple[Cont
     try:
         return _understood(await within(timeout, _exchange(name, order)))
     except asyncio.TimeoutError:
-        raise MasterUnreachableError(f"the job on this host did not answer within {timeout:.3g} s") from None
+        raise _silent(timeout) from None
+
+
+class Following:
+    """The answers of a master to ``FollowEvents``, as they come."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, after: str) -> None:
+        self.upto = after  # what the next answer is after
+        self.is_over = False  # there is no answer any more
+        self._reader = reader
+        self._writer = writer
+
+    async def next(self, timeout: float) -> ControlReply:
+        """The next answer, within ``timeout`` seconds. Raises as ``give`` does, and is of no use then."""
+        try:
+            reply, _ = _understood(await within(timeout, self._reader.readline()))
+        except asyncio.TimeoutError:
+            raise _silent(timeout) from None
+        except OSError:
+            raise _ended() from None
+        except ValueError:
+            raise _too_long() from None
+        self.upto = "" if reply.watched is None else reply.watched.upto
+        self.is_over = reply.watched is None or is_last(reply.watched)
+        return reply
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._writer.close()
+
+
+async def follow(name: str, after: str, wait: float) -> Following:
+    """Have the master at ``name`` tell what is added to its event log. Raises as ``give`` does."""
+    reader, writer = await _told(name, encode_order(FollowEvents(after, wait)), MAX_ANSWER)
+    return Following(reader, writer, after)
+
+
+def is_last(watched: Watched) -> bool:
+    """Whether no other answer to ``FollowEvents`` comes after this one.
+
+    There were no lines in all the time that it waited; or it has the end of the job; or there are more
+    already, which a master tells in pieces, to do other things in between.
+    """
+    return not watched.lines or watched.more or any(map(tells_the_end, watched.lines))
+
+
+def _silent(timeout: float) -> MasterUnreachableError:
+    return MasterUnreachableError(f"the job on this host did not answer within {timeout:.3g} s")
+
+
+def _too_long() -> ProtocolError:
+    return ProtocolError(f"the answer of the job on this host has more than {MAX_ANSWER} bytes")
+
+
+def _ended() -> MasterUnreachableError:
+    return MasterUnreachableError("the job on this host ended before it answered")
 
 
 async def _exchange(name: str, order: bytes) -> bytes:
+    reader, writer = await _told(name, order)
+    try:
+        return await _all_of(reader)
+    except OSError:
+        raise _ended() from None
+    finally:
+        writer.close()
+
+
+async def _told(
+    name: str, order: bytes, longest_line: int = 1 << 16
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the master at ``name``, which was given an order."""
     try:
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     except OSError as error:  # this process has too many files open
         raise MasterUnreachableError(f"the job on this host cannot be asked: {error.strerror}") from None
     try:
         _connect(channel, name)
-        reader, writer = await asyncio.open_unix_connection(sock=channel)
+        reader, writer = await asyncio.open_unix_connection(sock=channel, limit=longest_line)
     except BaseException:
         channel.close()
         raise
     try:
         writer.write(order)
         writer.write_eof()
-        return await _all_of(reader)
-    except (ConnectionError, OSError):
-        raise MasterUnreachableError("the job on this host ended before it answered") from None
-    finally:
+    except OSError:
         writer.close()
+        raise _ended() from None
+    return reader, writer
 
 
 def _connect(channel: socket.socket, name: str) -> None:
@@ -266,13 +347,13 @@ async def _all_of(reader: asyncio.StreamReader) -> bytes:
     while chunk := await reader.read(1 << 20):
         data += chunk
         if len(data) > MAX_ANSWER:
-            raise ProtocolError(f"the answer of the job on this host has more than {MAX_ANSWER} bytes")
+            raise _too_long()
     return data
 
 
 def _understood(data: bytes) -> tuple[ControlReply, Whereabouts]:
     if not data:
-        raise MasterUnreachableError("the job on this host ended before it answered")
+        raise _ended()
     try:
         answer = json.loads(data)
         if "rejected" in answer:

@@ -26,10 +26,12 @@ from elasticrun.rpc.nearby import (
     MAX_ORDER,
     MAX_WAITING,
     TIMEOUT,
+    FollowEvents,
     Peer,
     Whereabouts,
     encode_answer,
     encode_refusal,
+    is_last,
     new_name,
     peer_of,
 )
@@ -42,8 +44,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds in which a follower that has got news asks for more, on a busy host too.
 RETURN_TIME = 2.0
-_KINDS: dict[str, type[ControlRequest]] = {
-    it.__name__: it for it in (ShowStatus, WatchEvents, *QUESTIONS, *ORDERS)
+_KINDS: dict[str, type[ControlRequest | FollowEvents]] = {
+    it.__name__: it for it in (ShowStatus, WatchEvents, FollowEvents, *QUESTIONS, *ORDERS)
 }
 _APART = (
     "the order comes from another container, or from under another root directory: give --endpoint and the"
@@ -103,8 +105,7 @@ class NearbyServer:
         assert task is not None
         self._tasks.add(task)
         try:
-            answer = await self._answer_to(reader, writer.get_extra_info("socket"))
-            writer.write(answer)
+            writer.write(await self._answer_to(reader, writer))
             await asyncio.wait_for(writer.drain(), TIMEOUT)
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError):  # it, or we, go; or it is silent
             writer.transport.abort()
@@ -115,10 +116,13 @@ class NearbyServer:
             self._tasks.discard(task)
             self._lasting.discard(task)
             self._changed.set()
+            is_unread = writer.transport.get_write_buffer_size() > 0
             writer.close()
-            asyncio.get_running_loop().call_later(TIMEOUT, writer.transport.abort)
+            if is_unread:
+                asyncio.get_running_loop().call_later(TIMEOUT, writer.transport.abort)
 
-    async def _answer_to(self, reader: asyncio.StreamReader, channel: socket.socket) -> bytes:
+    async def _answer_to(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        channel: socket.socket = writer.get_extra_info("socket")
         peer, pid = peer_of(channel)
         if peer is Peer.OTHER_USER:
             return b""
@@ -128,25 +132,30 @@ class NearbyServer:
             text = f"{MAX_GUESTS} orders are being given here already: try again"
             return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
         try:
-            return await self._obey(reader, channel.fileno(), pid)
+            return await self._obey(reader, writer, channel.fileno(), pid)
         except asyncio.TimeoutError:
             text = f"no whole order came within {TIMEOUT:g} s"
             return encode_refusal(Rejected(RejectCode.OUT_OF_ORDER, text))
         except ValueError as error:
             return encode_refusal(Rejected(RejectCode.MALFORMED, str(error)[:200]))
 
-    async def _obey(self, reader: asyncio.StreamReader, fd: int, pid: int) -> bytes:
+    async def _obey(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fd: int, pid: int
+    ) -> bytes:
         request = read_order(await asyncio.wait_for(_all_of(reader), TIMEOUT))
         if isinstance(request, Rejected):
             return encode_refusal(request)
         if isinstance(request, ORDERS):  # questions come again and again, also from who looks for another job
             logger.info("process %d of this user orders %s", pid, request)
-        if not getattr(request, "wait", 0.0):
+        if not isinstance(request, FollowEvents) and not getattr(request, "wait", 0.0):
             return encode_answer(await self._order(request), self._about)
         assert self._hang_ups is not None
         if len(self._hang_ups) >= MAX_WAITING:
             text = f"{MAX_WAITING} others wait for news of this job here already: try again"
             return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
+        if isinstance(request, FollowEvents):
+            with self._hang_ups.watched(fd):
+                return await self._follow(request, writer)
         if isinstance(request, WatchEvents):
             self._between.pop(pid, None)
         elif (task := asyncio.current_task()) is not None:
@@ -159,6 +168,24 @@ class NearbyServer:
                 self._between.clear()
             self._between[pid] = asyncio.get_running_loop().time()
         return encode_answer(reply, self._about)
+
+    async def _follow(self, request: FollowEvents, writer: asyncio.StreamWriter) -> bytes:
+        """Say each answer but the last, which is returned. Here no answer costs a connection of its own.
+
+        Raises ConnectionAbortedError if too much of them is not read in time.
+        """
+        while True:
+            reply = await self._order(WatchEvents(request.after, request.wait))
+            answer = encode_answer(reply, self._about) + b"\n"
+            if reply.watched is None or is_last(reply.watched):
+                return answer
+            writer.write(answer)
+            if writer.transport.get_write_buffer_size():  # it reads slowly
+                try:
+                    await asyncio.wait_for(writer.drain(), TIMEOUT)
+                except asyncio.TimeoutError:
+                    raise ConnectionAbortedError from None
+            request = FollowEvents(reply.watched.upto, request.wait)
 
 
 class _HangUps:
@@ -212,14 +239,14 @@ async def _all_of(reader: asyncio.StreamReader) -> bytes:
     raise ValueError(f"an order has at most {MAX_ORDER} bytes")
 
 
-def read_order(data: bytes) -> ControlRequest | Rejected:
+def read_order(data: bytes) -> ControlRequest | FollowEvents | Rejected:
     """What a peer orders, or why it is not heard. Raises ValueError for what is no order."""
     try:
         message = json.loads(data)
         version = message["version"]
         if version != __version__:
             return _wrong_version(version)
-        request: ControlRequest = from_json(_KINDS[message["kind"]], message["fields"])
+        request: ControlRequest | FollowEvents = from_json(_KINDS[message["kind"]], message["fields"])
     except (KeyError, TypeError):
         raise ValueError("an order has a version, a kind that is known, and fields") from None
     except RecursionError:

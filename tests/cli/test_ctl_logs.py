@@ -87,6 +87,16 @@ class FakeJob:
             raise found
         return found
 
+    @property
+    def following(self) -> FakeJob:
+        return self
+
+    async def follow(self, after: str, wait: float) -> Watched:
+        return await self.watch(after, wait)
+
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> FakeJob:

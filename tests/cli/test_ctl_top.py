@@ -90,8 +90,17 @@ def test_a_job_is_followed_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> Non
     told = (END, NodeChanged("a", "finished", 0))
 
     class Job:
+        def close(self) -> None:
+            pass
+
         async def watch(self, *_: object) -> Watched:
             return Watched("1:2", tuple(to_line(LogEntry(it, 1.0, BEGAN, told[it])) for it in (0, 1)))
+
+        @property
+        def following(self) -> Job:
+            return self
+
+        follow = watch
 
     async def found(*_: object) -> Job:
         return Job()

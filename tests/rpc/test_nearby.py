@@ -13,7 +13,6 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -460,17 +459,18 @@ def test_who_has_just_had_news_comes_for_the_end_before_a_master_goes() -> None:
 
 @pytest.mark.parametrize("differs", ["ns/user", "ns/pid", "ns/mnt", "root"])
 def test_whoever_shares_not_all_is_apart(monkeypatch: pytest.MonkeyPatch, differs: str) -> None:
-    same = Path.samefile
+    there = nearby._file_at
     ours, theirs = socket.socketpair()
     with ours, theirs:
         assert nearby.peer_of(ours)[0] is Peer.OURS
-        monkeypatch.setattr(Path, "samefile", lambda a, b: not str(a).endswith(differs) and same(a, b))
+        other = f"/proc/{os.getpid()}/{differs}"
+        monkeypatch.setattr(nearby, "_file_at", lambda it: (0, 0) if it == other else there(it))
         assert nearby.peer_of(ours)[0] is Peer.APART
 
 
 def test_whoever_has_ended_meanwhile_is_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pid may be another's by then, so that all that is looked at is as it should be."""
-    monkeypatch.setattr(Path, "samefile", lambda *_: True)
+    monkeypatch.setattr(nearby, "_file_at", lambda _: (0, 0))
     with socket.socket(socket.AF_UNIX) as listener:
         name = nearby.new_name()
         listener.bind(f"\0{name}")
