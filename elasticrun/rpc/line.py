@@ -56,7 +56,7 @@ class JobLine:
         if self._here is None:
             return await self.give(WatchEvents(after, wait), wait)
         following, self._following = self._following, None
-        if following is not None and following.upto != after:
+        if following is not None and (following.upto, following.wait) != (after, wait):
             following.close()
             following = None
         if following is None:

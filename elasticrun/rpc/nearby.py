@@ -246,8 +246,11 @@ async def give(name: str, request: ControlRequest, timeout: float) -> tuple[Cont
 class Following:
     """The answers of a master to ``FollowEvents``, as they come."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, after: str) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, after: str, wait: float
+    ) -> None:
         self.upto = after  # what the next answer is after
+        self.wait = wait  # seconds that the master waits for news, for each answer
         self.is_over = False  # there is no answer any more
         self._reader = reader
         self._writer = writer
@@ -274,7 +277,7 @@ class Following:
 async def follow(name: str, after: str, wait: float) -> Following:
     """Have the master at ``name`` tell what is added to its event log. Raises as ``give`` does."""
     reader, writer = await _told(name, encode_order(FollowEvents(after, wait)), MAX_ANSWER)
-    return Following(reader, writer, after)
+    return Following(reader, writer, after, wait)
 
 
 def is_last(watched: Watched) -> bool:

@@ -153,33 +153,40 @@ class NearbyServer:
         if len(self._hang_ups) >= MAX_WAITING:
             text = f"{MAX_WAITING} others wait for news of this job here already: try again"
             return encode_refusal(Rejected(RejectCode.TOO_MANY, text))
+        if isinstance(request, FollowEvents | WatchEvents):
+            self._between.pop(pid, None)
         if isinstance(request, FollowEvents):
             with self._hang_ups.watched(fd):
-                return await self._follow(request, writer)
-        if isinstance(request, WatchEvents):
-            self._between.pop(pid, None)
-        elif (task := asyncio.current_task()) is not None:
+                reply = await self._follow(request, writer)
+            self._note_news(pid, reply)
+            return encode_answer(reply, self._about) + b"\n"
+        if not isinstance(request, WatchEvents) and (task := asyncio.current_task()) is not None:
             self._lasting.add(task)
         with self._hang_ups.watched(fd):
             reply = await self._order(request)
+        self._note_news(pid, reply)
+        return encode_answer(reply, self._about)
+
+    def _note_news(self, pid: int, reply: ControlReply) -> None:
+        """Note who is about to ask for more, as it has not heard the end yet."""
         lines = () if reply.watched is None else reply.watched.lines
         if lines and not any(map(tells_the_end, lines)):
             if len(self._between) >= MAX_GUESTS:
                 self._between.clear()
             self._between[pid] = asyncio.get_running_loop().time()
-        return encode_answer(reply, self._about)
 
-    async def _follow(self, request: FollowEvents, writer: asyncio.StreamWriter) -> bytes:
+    async def _follow(self, request: FollowEvents, writer: asyncio.StreamWriter) -> ControlReply:
         """Say each answer but the last, which is returned. Here no answer costs a connection of its own.
 
-        Raises ConnectionAbortedError if too much of them is not read in time.
+        Raises ConnectionAbortedError if too much of them is not read in time, or the other end is gone.
         """
         while True:
             reply = await self._order(WatchEvents(request.after, request.wait))
-            answer = encode_answer(reply, self._about) + b"\n"
             if reply.watched is None or is_last(reply.watched):
-                return answer
-            writer.write(answer)
+                return reply
+            writer.write(encode_answer(reply, self._about) + b"\n")
+            if writer.transport.is_closing():  # nobody watches a descriptor any more that is closed
+                raise ConnectionAbortedError
             if writer.transport.get_write_buffer_size():  # it reads slowly
                 try:
                     await asyncio.wait_for(writer.drain(), TIMEOUT)

@@ -201,7 +201,51 @@ def test_one_who_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> No
                 channel.shutdown(socket.SHUT_WR)
                 await handler.is_asked.wait()
                 await server.finish(DEADLINE)
-            assert handler.after == [""]
+            assert handler.after == [""] and not server._tasks
+
+    run(main())
+
+
+def test_who_has_heard_a_piece_is_waited_for_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class More(Telling):
+        async def answer(self, request: ControlRequest) -> ControlReply:
+            assert isinstance(request, WatchEvents)
+            lines = (NEWS,) if request.after == "" else (END,)
+            return ControlReply(True, "", watched=Watched("1:1", lines, more=request.after == ""))
+
+    async def main() -> None:
+        async with master(More()) as (server, name):
+            line = line_to(name)
+            await line.follow("", WAIT)
+            finishing = asyncio.create_task(server.finish(DEADLINE))
+            await asyncio.wait({finishing}, timeout=0)
+            assert not finishing.done()
+            reply = await line.follow("1:1", WAIT)
+            assert reply.watched is not None and reply.watched.lines == (END,)
+            await finishing
+
+    monkeypatch.setattr(nearby_server, "RETURN_TIME", DEADLINE)
+    run(main())
+
+
+def test_another_wait_is_another_question() -> None:
+    class Waits(Telling):
+        async def answer(self, request: ControlRequest) -> ControlReply:
+            assert isinstance(request, WatchEvents)
+            self.after.append(f"{request.after} {request.wait:g}")
+            if request.after:
+                await asyncio.sleep(0)
+            return ControlReply(True, "", watched=Watched("1:1", (NEWS,) if not request.after else ()))
+
+    async def main() -> None:
+        handler = Waits()
+        async with master(handler) as (_, name):
+            line = line_to(name)
+            await line.follow("", WAIT)
+            reply = await line.follow("1:1", 1.0)
+            assert reply.watched is not None and reply.watched.lines == ()
+            assert "1:1 1" in handler.after
+            line.close()
 
     run(main())
 
