@@ -19,7 +19,7 @@ from typing import Protocol
 from elasticrun.clock import happens, pause
 from elasticrun.control import JobControl
 from elasticrun.core.history.history import History
-from elasticrun.core.history.staleness import LATER, Staleness
+from elasticrun.core.history.staleness import Staleness
 from elasticrun.core.protocol.chronicle import LogEntry
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.errors import ElasticRunError
@@ -83,7 +83,8 @@ class Live:
 
     async def current(self) -> State:
         """The state, for one who reads it once; a master that is silent is not waited for for long."""
-        if self._asking is None and self._loop.time() >= self._asked + LATER and self._may_ask:
+        is_due = self._loop.time() >= self._staleness.due(self._asked)
+        if self._asking is None and is_due and self._may_ask:
             self._begin_to_ask()
         if self._asking is not None:
             await asyncio.wait({self._asking}, timeout=PATIENCE)
@@ -145,6 +146,7 @@ class Live:
             await self._followed.refresh()
         except ElasticRunError as error:
             logger.debug("no status: %s", error)
+            self._staleness.unanswered()
         finally:
             self._asking = None
         self._touched.set()

@@ -250,7 +250,7 @@ def _job(history: History, status: JobStatus | None, trouble: str, unlisted: int
         round=current.number if current else (status.round if status else -1),
         min_nodes=status.min_nodes if status else 0,
         max_nodes=status.max_nodes if status else 0,
-        restarts_used=_restarts_used(current, status),
+        restarts_used=_restarts_used(history, status),
         max_restarts=status.max_restarts if status else 0,
         waiting_for=_cut(status.waiting_for) if status else "",
         epoch=history.epoch,
@@ -267,11 +267,14 @@ def _job(history: History, status: JobStatus | None, trouble: str, unlisted: int
     )
 
 
-def _restarts_used(current: RoundView | None, status: JobStatus | None) -> int:
-    """Of the budget; the round tells it if it has begun since the status was asked for."""
+def _restarts_used(history: History, status: JobStatus | None) -> int:
+    """Of the budget: as the status says, and those of the rounds that have begun since."""
     if status is None:
         return 0
-    return status.restarts_used if current is None or current.number <= status.round else current.restart
+    then = next((each for each in reversed(history.rounds) if each.number == status.round), None)
+    if then is None or history.current is None:
+        return status.restarts_used
+    return status.restarts_used + history.current.restart - then.restart
 
 
 def _phase(history: History, status: JobStatus | None) -> str:

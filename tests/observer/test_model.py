@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,9 @@ def test_restarts_are_those_of_the_round_if_it_is_newer_than_the_status() -> Non
     job.status = job.describe()
     assert seen(job).job.restarts_used == 0
     job.tell(chronicle.RoundStarted(1, 2, 16, (job.name(0), job.name(1)), 1, None, "all nodes are ready"))
+    assert seen(job).job.restarts_used == 1
+    job.status = replace(job.describe(), restarts_used=0)  # the first one was refunded
+    job.tell(chronicle.RoundStarted(2, 2, 16, (job.name(0), job.name(1)), 2, None, "all nodes are ready"))
     assert seen(job).job.restarts_used == 1
 
 

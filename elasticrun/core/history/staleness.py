@@ -68,6 +68,10 @@ class Staleness:
         """The status is being asked for."""
         self._is_stale = self._is_between = False
 
+    def unanswered(self) -> None:
+        """There was no answer."""
+        self._is_stale = True
+
     def due(self, asked: float) -> float:
         """When to ask for the next one, if the last one was asked for at ``asked``."""
         return asked + (SOON if self.is_urgent else LATER)
