@@ -101,9 +101,9 @@ class ForkServer:
         while self._serves():
             pass
         deadline = time.monotonic() + _LAST
-        for pid, (pidfd, channel) in self._launchers.items():
-            if channel is None:
-                select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
+        for pid, (pidfd, _) in sorted(self._launchers.items(), key=lambda each: each[1][1] is None):
+            if self._launchers[pid][1] is None:
+                _has_ended(pidfd, max(0.0, deadline - time.monotonic()))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
@@ -218,6 +218,13 @@ def _opened(pid: int) -> int:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
+
+
+def _has_ended(pidfd: int, patience: float) -> bool:
+    """Whether a process ends within so many seconds."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(patience * 1000))
 
 
 def _kept_files() -> frozenset[int]:

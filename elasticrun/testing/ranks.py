@@ -18,7 +18,7 @@ from elasticrun.testing.counting import Settings, counted
 
 #: A key of the group's store: this rank has run its test.
 _DONE = "elasticrun/done/{}"
-_PATIENCE = 10.0  # seconds that rank 0 gives the others for that
+_PATIENCE = 2.0  # seconds that rank 0 gives the others for that
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,8 @@ class Runner:
         code = _CODE.format(folder=folder, arguments=arguments, files=files, capture=capture)
         os.ftruncate(self._said, 0)
         os.lseek(self._said, 0, os.SEEK_SET)  # the one before has moved it
-        # What a rank prints comes through its launcher, unless pytest takes it: then that may come late.
-        self._server = Server(code, output=self._said, early=capture != "no")
+        # What a rank prints comes through its launcher, unless pytest takes it all: that might come late.
+        self._server = Server(code, output=self._said, early=capture == "fd")
         return self._server
 
     def _epitaph(self, problem: str) -> str:
