@@ -282,8 +282,8 @@ def test_what_a_batch_script_starts(tmp_path: Path) -> None:
 
 
 def test_jobs_that_share_a_node_have_ports_of_their_own() -> None:
-    (line,) = (line for line in render(SBATCH, ELASTIC).splitlines() if line.startswith("port="))
-    script = f"for SLURM_JOB_ID in {{1..{PORTS}}} 4294967295; do {line}; echo $port; done"
+    (line,) = (line for line in render(SBATCH, ELASTIC).splitlines() if line.startswith("_elasticrun_port="))
+    script = f"for SLURM_JOB_ID in {{1..{PORTS}}} 4294967295; do {line}; echo $_elasticrun_port; done"
     done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=True)
     *ports, last = map(int, done.stdout.split())
     assert sorted(ports) == [*range(FIRST_PORT, FIRST_PORT + PORTS)]

@@ -28,7 +28,8 @@ _BYTES: dict[str, int] = {"": 1} | {
 }
 #: Variables that nobody sets here, and why.
 _REFUSED = {
-    "TORCHELASTIC_HEALTH_CHECK_PORT": "the manifest sets it to the port that its probes ask; leave it out",
+    "TORCHELASTIC_HEALTH_CHECK_PORT": "a manifest sets it to the port that its probes ask, and nodes of a "
+    "batch system may have several jobs; leave it out",
     "ELASTICRUN_TOKEN": "whoever reads the manifest would have the job's token; give --token-secret, "
     "or --token-file with --format sbatch",
 }

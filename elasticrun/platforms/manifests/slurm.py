@@ -11,9 +11,10 @@ from elasticrun.platforms.manifests.workload import Workload
 
 #: Stand for words of the shell; no argument of a program can hold them.
 _NODES, _ENDPOINT, _ID = "\0nodes", "\0endpoint", "\0id"
-#: A node may have several jobs, each of which has its own port, also when it is queued again.
-_PORT = f"port=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
-_HOSTS = 'mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
+#: A node may have several jobs, each of which has its own port, also when it is queued again. The names are
+#: none that a job would have for variables of its own.
+_PORT = f"_elasticrun_port=$(({FIRST_PORT} + SLURM_JOB_ID % {PORTS}))"
+_HOSTS = 'mapfile -t _elasticrun_hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")'
 
 
 def sbatch(workload: Workload) -> str:
@@ -49,15 +50,18 @@ def _command(workload: Workload) -> str:
     nodes = str(low) if low == high else f"{low}:$SLURM_JOB_NUM_NODES"
     filled = {
         _NODES: f'"{nodes}"' if "$" in nodes else nodes,
-        _ENDPOINT: ",".join(
-            f'"${{hosts[{at}]}}:$port"' for at in range(workload.endpoint("{}").count(",") + 1)
-        ),
+        _ENDPOINT: ",".join(_address(at) for at in range(workload.endpoint("{}").count(",") + 1)),
         _ID: f'{shlex.quote(workload.name)}-"$SLURM_JOB_ID"',
     }
     argv = workload.argv(_ENDPOINT, nodes=_NODES)
     at = argv.index("--rdzv-id") + 1
     argv[at] = _ID
     return " ".join(filled.get(word) or shlex.quote(word) for word in argv)
+
+
+def _address(at: int) -> str:
+    """Of a node of the allocation, in words of the shell."""
+    return f'"${{_elasticrun_hosts[{at}]}}:$_elasticrun_port"'
 
 
 def _time(seconds: int) -> str:
