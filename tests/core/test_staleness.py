@@ -55,6 +55,13 @@ def test_who_has_never_asked_asks_soon() -> None:
     assert not fresh().is_urgent
 
 
+def test_what_was_not_answered_is_asked_again_soon() -> None:
+    staleness = fresh()
+    assert staleness.due(5.0) == 5.0 + LATER
+    staleness.unanswered()
+    assert staleness.due(5.0) == 5.0 + SOON
+
+
 @pytest.mark.parametrize(
     "told",
     [
