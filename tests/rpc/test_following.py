@@ -233,8 +233,6 @@ def test_another_wait_is_another_question() -> None:
         async def answer(self, request: ControlRequest) -> ControlReply:
             assert isinstance(request, WatchEvents)
             self.after.append(f"{request.after} {request.wait:g}")
-            if request.after:
-                await asyncio.sleep(0)
             return ControlReply(True, "", watched=Watched("1:1", (NEWS,) if not request.after else ()))
 
     async def main() -> None:
