@@ -101,9 +101,11 @@ class ForkServer:
         while self._serves():
             pass
         deadline = time.monotonic() + _LAST
-        for pid, (pidfd, _) in sorted(self._launchers.items(), key=lambda each: each[1][1] is None):
-            if self._launchers[pid][1] is None:
-                _has_ended(pidfd, max(0.0, deadline - time.monotonic()))
+        for pid, (pidfd, channel) in sorted(self._launchers.items(), key=lambda it: it[1][1] is None):
+            if channel is None:
+                poll = select.poll()
+                poll.register(pidfd, select.POLLIN)
+                poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
@@ -218,13 +220,6 @@ def _opened(pid: int) -> int:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         raise
-
-
-def _has_ended(pidfd: int, patience: float) -> bool:
-    """Whether a process ends within so many seconds."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(patience * 1000))
 
 
 def _kept_files() -> frozenset[int]:
