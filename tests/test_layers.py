@@ -45,7 +45,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "core": (
         ("protocol", "timers"),
-        ("membership", "progress", "hangs", "hosts"),
+        ("membership", "progress", "hangs", "hosts", "fleet"),
         ("recovery",),
         ("health", "tensorflow", "state", "data", "accounting", "cluster"),
         ("history",),

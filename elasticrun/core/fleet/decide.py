@@ -1,0 +1,314 @@
+"""Which replicas to start and remove: one function of what is wished, seen and remembered.
+
+Theory. The record says which replicas are meant to run. Each that has ended is judged once: that takes it out
+of the record (``fates.py``). Then the record is filled up with new indices, or cut down, and each difference
+between record and sight becomes an action. Whoever carries this out keeps the record first, and only if
+nobody else has changed it meanwhile; so of two who decide at the same time one has to look again.
+
+A replica in the record that was never seen is started again, under the same index: whoever decided to start
+it may have died before it did. One that was seen, and is not there any more, was deleted. (One that is
+deleted without a trace before anybody saw it is taken for the former.)
+
+Invariants. Indices only grow, and none is used twice. At most ``max_replicas`` are meant to run or hold a
+place because they still end. A decision on the same sight, with the record of the first one, starts no other
+index. A job whose agents end with 0 has succeeded: nothing is replaced. While a job is suspended nothing is
+started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from elasticrun.core.fleet.fates import Fate, Judgement, in_words, judge
+from elasticrun.core.fleet.replicas import (
+    Action,
+    Cause,
+    CleanPolicy,
+    Decision,
+    Live,
+    Note,
+    Phase,
+    Record,
+    Remove,
+    Seen,
+    Start,
+    Verdict,
+    Wish,
+)
+from elasticrun.core.fleet.story import conditions_of, phase_of
+
+#: Seconds for the other replicas to end by themselves, once one has said that the job is over.
+OVER = 120.0
+#: Seconds that others may take to leave as well, before one that was told to leave is replaced.
+SETTLE = 10.0
+#: Seconds beyond its grace after which a replica that should be gone holds no place any more.
+OVERDUE = 30.0
+#: Seconds of pause before the second replacement in a row; it doubles up to the longest.
+FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
+#: Seconds after which a failure is none "in a row".
+CALM = 600.0
+#: How many hosts are avoided, and how many replicas that have ended are kept for their logs.
+MOST_AVOIDED, MOST_KEPT = 16, 8
+#: How much more memory a replica gets, and how much more than at first if no other bound is given.
+MORE, MOST_TIMES = 2, 8
+
+
+def decide(wish: Wish, seen: Iterable[Seen], record: Record, now: float) -> Decision:
+    """Decide what to do at ``now``, in seconds of the wall clock."""
+    draft = _Draft(wish, {each.index: each for each in seen}, record, now)
+    draft.adopt()
+    draft.judge_all()
+    draft.settle()
+    draft.fill()
+    return draft.decision()
+
+
+class _Draft:
+    """A decision in the making."""
+
+    def __init__(self, wish: Wish, seen: Mapping[int, Seen], record: Record, now: float) -> None:
+        self._wish = wish
+        self._seen = seen
+        self._now = now
+        self._record = record
+        self._live = {each.index: each for each in record.live}
+        self._notes: list[Note] = []
+        self._removals: dict[int, str] = {}
+        self._looks: list[float] = []
+
+    # -- what has happened
+
+    def adopt(self) -> None:
+        """Take in replicas that the record does not know: it was lost."""
+        unknown = sorted(index for index in self._seen if index >= self._record.next_index)
+        for index in unknown:
+            seen = self._seen[index]
+            if seen.phase is not Phase.ENDED and not seen.is_leaving:
+                self._live[index] = Live(index, seen.slot, seen=True)
+        if unknown:
+            self._note("Adopted", f"replicas {_list(unknown)} are not in the record: they are taken over")
+            self._change(next_index=unknown[-1] + 1)
+
+    def judge_all(self) -> None:
+        """Take what has ended, or is going to, out of what is meant to run."""
+        for live in list(self._live.values()):
+            seen = self._seen.get(live.index)
+            if seen is None:
+                if live.seen:
+                    self._end(Seen(live.index, Phase.ENDED, cause=Cause.DELETED))
+            elif seen.phase is Phase.ENDED or seen.is_leaving or seen.cause is Cause.HOST_LOST:
+                self._end(seen)
+            else:
+                self._live[live.index] = replace(live, seen=True)
+
+    def _end(self, seen: Seen) -> None:
+        del self._live[seen.index]
+        judgement = judge(seen)
+        text = f"replica {seen.index} {judgement.text}"
+        if judgement.avoid and seen.host:
+            others = [host for host in self._record.avoided if host != seen.host]
+            self._change(avoided=(*others, seen.host)[-MOST_AVOIDED:])
+        match judgement.fate:
+            case Fate.SUCCEEDED:
+                self._conclude(Verdict.SUCCEEDED, f"replica {seen.index} ended with 0")
+            case Fate.JOB_FAILED:
+                self._conclude(Verdict.FAILED, text)
+            case Fate.AGAIN:
+                self._conclude(Verdict.AGAIN, text)
+            case Fate.DRAINED:
+                self._change(drained_at=self._now)
+                self._note("Left", text)
+            case Fate.HOPELESS:
+                self._halt(text)
+            case _:
+                self._replace(seen, judgement, text)
+
+    def _replace(self, seen: Seen, judgement: Judgement, text: str) -> None:
+        self._note("Lost", text, is_warning=True)
+        self._change(drained_at=None)
+        if judgement.fate is Fate.MORE_MEMORY:
+            self._raise_memory(seen, text)
+        if judgement.fate is not Fate.FREE:
+            self._count(text)
+
+    def _raise_memory(self, seen: Seen, text: str) -> None:
+        first = self._wish.memory or seen.memory
+        cap = self._wish.max_memory or first * MOST_TIMES
+        if seen.memory >= cap:
+            self._halt(f"{text}, and there may be no more than {in_words(cap)}")
+            return
+        memory = max(self._record.memory, min(cap, seen.memory * MORE))
+        if memory != self._record.memory:
+            self._note("MoreMemory", f"new replicas get {in_words(memory)}, as one had too little")
+        self._change(memory=memory)
+
+    def _count(self, text: str) -> None:
+        """Spend a replacement."""
+        failed_at = self._record.failed_at
+        is_row = failed_at is not None and self._now - failed_at < CALM
+        streak = self._record.streak + 1 if is_row else 1
+        self._change(failures=self._record.failures + 1, streak=streak, failed_at=self._now)
+        if self._record.failures > self._wish.max_failures:
+            self._halt(f"{text}, and {self._wish.max_failures} replacements were spent")
+
+    def _halt(self, why: str) -> None:
+        if not self._record.halted:
+            self._change(halted=why)
+            self._note("NotReplaced", f"nothing is replaced any more: {why}", is_warning=True)
+
+    def _conclude(self, verdict: Verdict, why: str) -> None:
+        """What was known first stands; but an end with 0 proves that all is done."""
+        known = self._record.verdict
+        if known is not verdict and (known in (None, Verdict.AGAIN) or verdict is Verdict.SUCCEEDED):
+            self._change(verdict=verdict, why=why, since=self._now)
+            self._note(verdict.value, why, is_warning=verdict is not Verdict.SUCCEEDED)
+
+    # -- what follows for the job
+
+    def settle(self) -> None:
+        """Conclude from the fact that nothing runs any more."""
+        if self._holding():
+            return
+        if self._record.verdict is Verdict.AGAIN:
+            why = self._record.why
+            self._change(verdict=None, why="")
+            self._count(why)
+        if self._record.verdict is not None or self._wish.suspended:
+            return
+        if self._record.halted:
+            self._conclude(Verdict.FAILED, self._record.halted)
+        elif self._record.drained_at is not None:
+            self._conclude(Verdict.STOPPED, "every replica was told to leave, and did")
+
+    def fill(self) -> None:
+        """Bring what is meant to run to the number that is wanted."""
+        is_over = self._record.verdict not in (None, Verdict.AGAIN)
+        if self._wish.suspended and not is_over:
+            self._drop(self._live, "the job is suspended")
+            self._change(failures=0, streak=0, failed_at=None, drained_at=None, halted="")
+        elif self._record.verdict is not None:
+            self._finish()
+        else:
+            wanted = min(max(self._wish.wanted, self._wish.min_replicas), self._wish.max_replicas)
+            surplus = sorted(self._live.values(), key=_least_needed)[: max(0, len(self._live) - wanted)]
+            self._drop([each.index for each in surplus], f"{wanted} replicas are wanted")
+            self._start(wanted)
+        self._forget_old()
+        if is_over and self._wish.clean is CleanPolicy.NONE:
+            return
+        for index, seen in self._seen.items():
+            if index not in self._live and seen.phase is not Phase.ENDED and not seen.is_leaving:
+                self._removals.setdefault(index, "it is not meant to run")
+
+    def _finish(self) -> None:
+        """The job is over: let the others end by themselves for a while."""
+        unseen = [index for index, each in self._live.items() if not each.seen]
+        self._drop(unseen, "the job is over")
+        if not self._live:
+            return
+        over = self._record.since + OVER
+        if self._now < over:
+            self._looks.append(over)
+        elif self._wish.clean is not CleanPolicy.NONE or self._record.verdict is Verdict.AGAIN:
+            self._drop(self._live, "the job is over, and it did not end by itself")
+        else:
+            self._live.clear()
+
+    def _start(self, wanted: int) -> None:
+        missing = min(wanted - len(self._live), self._wish.max_replicas - self._holding())
+        if missing <= 0 or self._record.halted:
+            return
+        not_before = _not_before(self._record)
+        if not_before is not None and self._now < not_before:
+            self._looks.append(not_before)
+            return
+        taken = {each.slot for each in self._live.values()}
+        free = [slot for slot in range(self._wish.slots) if slot not in taken]
+        first = self._record.next_index
+        for index in range(first, first + missing):
+            self._live[index] = Live(index, free.pop(0) if free else -1)
+        memory = f" with {in_words(self._record.memory)}" if self._record.memory else ""
+        self._note("Started", f"replicas {_list(range(first, first + missing))}{memory}")
+        self._change(next_index=first + missing, drained_at=None)
+
+    def _holding(self) -> int:
+        """How many replicas are meant to run, or still end and will be gone soon."""
+        others = [seen for index, seen in self._seen.items() if index not in self._live]
+        return len(self._live) + sum(map(self._holds_place, others))
+
+    def _holds_place(self, seen: Seen) -> bool:
+        if seen.phase is Phase.ENDED or seen.cause is Cause.HOST_LOST:
+            return False
+        if seen.leaves_by is None:
+            return True
+        over = seen.leaves_by + OVERDUE
+        if self._now < over:
+            self._looks.append(over)
+        return self._now < over
+
+    # -- removal
+
+    def _drop(self, indices: Iterable[int], why: str) -> None:
+        gone = sorted(indices)
+        for index in gone:
+            del self._live[index]
+            if index in self._seen:
+                self._removals[index] = why
+        if gone:
+            self._note("Removed", f"replicas {_list(gone)}: {why}")
+
+    def _forget_old(self) -> None:
+        """Keep what has ended for its logs, but not all of it."""
+        ended = sorted(index for index, seen in self._seen.items() if seen.phase is Phase.ENDED)
+        is_over = self._record.verdict is not None and not self._live
+        kept = 0 if is_over and self._wish.clean is CleanPolicy.ALL else MOST_KEPT
+        if is_over and self._wish.clean is CleanPolicy.NONE:
+            return
+        for index in ended[: max(0, len(ended) - kept)]:
+            if index not in self._live and not self._seen[index].is_leaving:
+                self._removals.setdefault(index, "it has ended")
+
+    # -- the result
+
+    def decision(self) -> Decision:
+        record = replace(self._record, live=tuple(self._live[index] for index in sorted(self._live)))
+        starts = [
+            Start(each.index, each.slot, record.memory, record.avoided)
+            for each in record.live
+            if each.index not in self._seen
+        ]
+        removals = [Remove(index, why) for index, why in sorted(self._removals.items())]
+        actions: tuple[Action, ...] = (*removals, *starts)
+        running = sum(each.phase is Phase.RUNNING for each in self._seen.values() if each.index in self._live)
+        phase = phase_of(self._wish, record, running, self._holding())
+        conditions = conditions_of(self._wish, record, self._seen, running, phase)
+        return Decision(
+            record, actions, phase, conditions, tuple(self._notes), min(self._looks, default=None), running
+        )
+
+    def _note(self, reason: str, text: str, is_warning: bool = False) -> None:
+        self._notes.append(Note(reason, text, is_warning))
+
+    def _change(self, **fields: object) -> None:
+        self._record = replace(self._record, **fields)  # type: ignore[arg-type] # mypy cannot know the names
+
+
+def _not_before(record: Record) -> float | None:
+    """Until when nothing may be started."""
+    waits = []
+    if record.drained_at is not None:
+        waits.append(record.drained_at + SETTLE)
+    if record.streak > 1 and record.failed_at is not None:
+        pause = FIRST_PAUSE * 2.0 ** min(record.streak - 2, 30)
+        waits.append(record.failed_at + min(pause, LONGEST_PAUSE))
+    return max(waits, default=None)
+
+
+def _least_needed(live: Live) -> tuple[bool, int]:
+    """The newest go first, those with a name of their own last."""
+    return live.slot >= 0, -live.index
+
+
+def _list(indices: Iterable[int]) -> str:
+    return ", ".join(map(str, indices))

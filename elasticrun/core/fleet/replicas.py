@@ -1,0 +1,165 @@
+"""The words of this folder: what is wished of a job, what is seen of its replicas, and what is remembered.
+
+A *replica* is what a platform starts to hold one node of a job, such as a pod. Its index is never used again.
+Memory is in bytes, and 0 means that it is not known, or not bounded. Times are seconds of the platform's wall
+clock: they are only compared with one another, over minutes, and outlive whoever decides.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from elasticrun.dataclass import dataclass
+
+
+class Phase(Enum):
+    """Of one replica."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Cause(Enum):
+    """Why a replica ended, or ends, as its platform tells it."""
+
+    EXITED = "exited"  # by itself; the exit code says more
+    OUT_OF_MEMORY = "out of memory"  # killed by the kernel at its own limit
+    EVICTED = "evicted"  # its host ran low on memory or disk, and sent it away
+    HOST_LOST = "host lost"
+    PREEMPTED = "preempted"  # for something more urgent, or because its host shuts down
+    DELETED = "deleted"  # by somebody else
+    NOT_STARTED = "not started"  # its host refused it
+
+
+class CleanPolicy(Enum):
+    """Which replicas are removed once the job has ended."""
+
+    RUNNING = "Running"
+    ALL = "All"
+    NONE = "None"
+
+
+class Verdict(Enum):
+    """What is known of the job's end."""
+
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    STOPPED = "Stopped"  # every replica was told to leave, as by elastic-ctl stop
+    AGAIN = "Again"  # these replicas are over, and the job begins again with others
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for."""
+
+    min_replicas: int
+    max_replicas: int
+    wanted: int  # brought within the bounds
+    suspended: bool = False
+    slots: int = 1  # how many of the replicas have a name of their own, at which a master may listen
+    max_failures: int = 10  # replacements of replicas that failed; others are free
+    memory: int = 0  # of a replica at first
+    max_memory: int = 0  # 0: eight times the first
+    clean: CleanPolicy = CleanPolicy.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the platform shows of one replica."""
+
+    index: int
+    phase: Phase
+    slot: int = -1  # the name that it has; -1: none
+    exit_code: int | None = None
+    cause: Cause = Cause.EXITED
+    host: str = ""
+    memory: int = 0  # its limit
+    leaves_by: float | None = None  # it is being deleted, and should be gone by then
+    trouble: str = ""  # why it does not run yet
+    words: str = ""  # what the platform says of its end
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is being deleted."""
+        return self.leaves_by is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """One replica that is meant to run."""
+
+    index: int
+    slot: int = -1
+    seen: bool = False  # whether it was ever seen; else it may still have to be started
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is remembered from one decision to the next, wherever the platform keeps it."""
+
+    next_index: int = 0
+    live: tuple[Live, ...] = ()  # by index
+    failures: int = 0  # replacements that were spent
+    streak: int = 0  # failures in a row
+    failed_at: float | None = None  # the last of them
+    drained_at: float | None = None  # when a replica left because it was told to, and others may follow
+    memory: int = 0  # what new replicas get; 0: as at first
+    avoided: tuple[str, ...] = ()  # hosts, the newest last
+    halted: str = ""  # why nothing is replaced any more
+    verdict: Verdict | None = None
+    why: str = ""  # of the verdict
+    since: float = 0.0  # of the verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a replica; doing it twice does nothing the second time, as the index is part of its name."""
+
+    index: int
+    slot: int
+    memory: int
+    avoided: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a replica, with the grace that it was started with."""
+
+    index: int
+    why: str
+
+
+Action = Start | Remove
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that holds of the job, or does not."""
+
+    kind: str
+    holds: bool
+    reason: str  # one word
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that people should hear once."""
+
+    reason: str  # one word
+    text: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, what to remember, and what to tell."""
+
+    record: Record
+    actions: tuple[Action, ...]
+    phase: str
+    conditions: tuple[Condition, ...]
+    notes: tuple[Note, ...]
+    look_at: float | None  # when to decide again, even if nothing happens
+    running: int

@@ -1,0 +1,56 @@
+"""How a job is doing, in a word and in conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elasticrun.core.fleet.replicas import Condition, Record, Seen, Verdict, Wish
+
+PENDING, RUNNING, ENDING = "Pending", "Running", "Ending"
+SUSPENDING, SUSPENDED = "Suspending", "Suspended"
+#: Phases that never change again.
+FINAL = frozenset({Verdict.SUCCEEDED.value, Verdict.FAILED.value, Verdict.STOPPED.value})
+
+
+def phase_of(wish: Wish, record: Record, running: int, holding: int) -> str:
+    """The word. ``holding``: how many replicas are meant to run, or still end."""
+    if record.verdict is not None:
+        return ENDING if record.live or record.verdict is Verdict.AGAIN else record.verdict.value
+    if wish.suspended:
+        return SUSPENDING if holding else SUSPENDED
+    return RUNNING if running >= max(1, wish.min_replicas) else PENDING
+
+
+def conditions_of(
+    wish: Wish, record: Record, seen: Mapping[int, Seen], running: int, phase: str
+) -> tuple[Condition, ...]:
+    """What holds, and what does not; each always has the same place."""
+    verdict, why = record.verdict, record.why
+    of = f"{running} of {wish.min_replicas}:{wish.max_replicas} replicas run"
+    return (
+        Condition("Available", phase == RUNNING, phase, of),
+        _hindered(record, seen),
+        Condition(
+            "Suspended", phase == SUSPENDED, phase, "" if phase != SUSPENDED else "as spec.suspend asks"
+        ),
+        _ended("Complete", verdict is Verdict.SUCCEEDED, phase, why),
+        _ended("Failed", verdict is Verdict.FAILED, phase, why),
+    )
+
+
+def _ended(kind: str, holds: bool, phase: str, why: str) -> Condition:
+    return Condition(kind, holds and phase in FINAL, phase, why if holds else "")
+
+
+def _hindered(record: Record, seen: Mapping[int, Seen]) -> Condition:
+    """Whether replicas that are meant to run do not, and why."""
+    if record.halted and record.verdict is None:
+        return Condition("Hindered", True, "NotReplaced", record.halted)
+    troubles = [
+        f"replica {each.index}: {seen[each.index].trouble}"
+        for each in record.live
+        if each.index in seen and seen[each.index].trouble
+    ]
+    return Condition(
+        "Hindered", bool(troubles), "NotRunning" if troubles else "Fine", "; ".join(troubles[:4])
+    )

@@ -1,0 +1,529 @@
+"""Which replicas of a job run: one decision after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from elasticrun.core.fleet.decide import FIRST_PAUSE, LONGEST_PAUSE, MOST_KEPT, OVER, OVERDUE, SETTLE, decide
+from elasticrun.core.fleet.fates import Fate, in_words, judge
+from elasticrun.core.fleet.replicas import (
+    Cause,
+    CleanPolicy,
+    Decision,
+    Live,
+    Phase,
+    Record,
+    Remove,
+    Seen,
+    Start,
+    Verdict,
+    Wish,
+)
+from elasticrun.errors import ExitCode
+
+GB = 1 << 30
+WISH = Wish(2, 4, 4, memory=GB)
+
+
+class World:
+    """A platform that does what it is told at once."""
+
+    def __init__(self, wish: Wish = WISH) -> None:
+        self.wish = wish
+        self.record = Record()
+        self.seen: dict[int, Seen] = {}
+        self.now = 1000.0
+        self.last = Decision(self.record, (), "", (), (), None, 0)
+
+    def look(self, now: float | None = None) -> Decision:
+        """Decide, and carry it out: what starts runs, what is removed is gone."""
+        self.now = self.now if now is None else now
+        self.last = decide(self.wish, self.seen.values(), self.record, self.now)
+        self.record = self.last.record
+        for action in self.last.actions:
+            match action:
+                case Start(index=index, slot=slot, memory=memory):
+                    host, memory = f"host{index}", memory or self.wish.memory
+                    self.seen[index] = Seen(index, Phase.RUNNING, slot, host=host, memory=memory)
+                case Remove(index=index):
+                    del self.seen[index]
+        return self.last
+
+    def change(self, index: int, **fields: Any) -> None:
+        self.seen[index] = replace(self.seen[index], **fields)
+
+    def end(
+        self, index: int, code: int | None = None, cause: Cause = Cause.EXITED, **fields: Any
+    ) -> Decision:
+        """A replica ends; what is decided then."""
+        self.change(index, phase=Phase.ENDED, exit_code=code, cause=cause, **fields)
+        return self.look()
+
+    @property
+    def live(self) -> list[int]:
+        return [each.index for each in self.record.live]
+
+    def condition(self, kind: str) -> tuple[bool, str]:
+        return next((each.holds, each.text) for each in self.last.conditions if each.kind == kind)
+
+    @property
+    def notes(self) -> str:
+        return "\n".join(note.text for note in self.last.notes)
+
+
+def begun(wish: Wish = WISH) -> World:
+    """A world in which all that is wanted runs, and was seen."""
+    world = World(wish)
+    world.look()
+    world.look()
+    return world
+
+
+def test_it_starts_what_is_wanted_and_then_nothing() -> None:
+    world = World(replace(WISH, slots=2))
+    first = world.look()
+    assert first.actions == tuple(Start(index, slot, 0, ()) for index, slot in enumerate((0, 1, -1, -1)))
+    assert (first.phase, first.running) == ("Pending", 0)
+    assert world.notes == "replicas 0, 1, 2, 3"
+    second = world.look()
+    assert (second.actions, second.notes, second.phase, second.running) == ((), (), "Running", 4)
+    assert second.look_at is None
+    assert world.condition("Available") == (True, "4 of 2:4 replicas run")
+
+
+@pytest.mark.parametrize(("wanted", "runs"), [(1, 2), (3, 3), (9, 4)])
+def test_what_is_wanted_is_brought_within_the_bounds(wanted: int, runs: int) -> None:
+    assert len(begun(replace(WISH, wanted=wanted)).live) == runs
+
+
+def test_fewer_are_wanted_and_the_newest_go() -> None:
+    world = begun(replace(WISH, slots=1))
+    world.wish = replace(world.wish, wanted=2)
+    assert list(world.look().actions) == [
+        Remove(2, "2 replicas are wanted"),
+        Remove(3, "2 replicas are wanted"),
+    ]
+    world.wish = replace(world.wish, wanted=3)
+    assert world.look().actions == (Start(4, -1, 0, ()),)
+
+
+def test_a_name_is_kept_for_longest_and_goes_to_the_replacement() -> None:
+    world = begun(replace(WISH, slots=1))
+    assert world.end(0, 137, Cause.HOST_LOST).actions == (Start(4, 0, 0, ()),)
+    world.wish = replace(world.wish, wanted=2)
+    world.look()
+    assert world.live == [1, 4]
+
+
+def test_a_start_that_was_not_carried_out_is_decided_again_under_the_same_index() -> None:
+    wish = replace(WISH, wanted=2)
+    first = decide(wish, (), Record(), 0.0)
+    again = decide(wish, (), first.record, 1.0)
+    assert again.actions == first.actions
+    assert again.record == first.record
+    assert not again.notes
+
+
+def test_a_replica_that_was_seen_and_is_gone_was_deleted() -> None:
+    world = begun()
+    del world.seen[2]
+    assert world.look().actions == (Start(4, -1, 0, ()),)
+    assert "replica 2 was deleted" in world.notes
+    assert world.record.failures == 0
+
+
+def test_a_replica_that_is_being_deleted_is_replaced_once_it_has_ended() -> None:
+    world = begun()
+    world.change(1, leaves_by=1030.0, cause=Cause.DELETED)
+    waiting = world.look()
+    assert (waiting.actions, world.live, waiting.look_at) == ((), [0, 2, 3], 1030.0 + OVERDUE)
+    assert world.end(1, 143).actions == (Start(4, -1, 0, ()),)
+
+
+def test_a_replica_that_is_being_deleted_is_replaced_at_once_where_there_is_room() -> None:
+    world = begun(replace(WISH, wanted=3))
+    world.change(1, leaves_by=1030.0, cause=Cause.DELETED)
+    assert world.look().actions == (Start(3, -1, 0, ()),)
+
+
+def test_a_replica_that_does_not_go_holds_its_place_for_a_while_only() -> None:
+    world = begun()
+    world.change(1, leaves_by=1030.0)
+    world.look()
+    assert world.look(1030.0 + OVERDUE).actions == (Start(4, -1, 0, ()),)
+
+
+def test_a_replica_on_a_lost_host_is_replaced_although_it_has_not_ended() -> None:
+    world = begun()
+    world.change(1, cause=Cause.HOST_LOST)
+    decision = world.look()
+    assert Start(4, -1, 0, ()) in decision.actions
+    assert "replica 1 is lost with its host on host1" in world.notes
+
+
+@pytest.mark.parametrize("cause", [Cause.EVICTED, Cause.HOST_LOST, Cause.PREEMPTED, Cause.DELETED])
+def test_what_the_platform_did_costs_nothing(cause: Cause) -> None:
+    world = begun()
+    assert world.end(1, 137, cause).actions == (Start(4, -1, 0, ()),)
+    assert world.record.failures == 0
+
+
+def test_a_faulty_host_is_avoided_at_no_cost() -> None:
+    world = begun()
+    assert world.end(1, ExitCode.EXCLUDED).actions == (Start(4, -1, 0, ("host1",)),)
+    assert world.record.failures == 0
+    assert world.end(4, ExitCode.NODE_FAULT).actions == (Start(5, -1, 0, ("host1", "host4")),)
+    assert world.record.failures == 1
+
+
+def test_few_hosts_are_avoided_and_each_once() -> None:
+    world = begun(replace(WISH, max_failures=100))
+    for index in range(20):
+        world.end(world.live[-1], ExitCode.EXCLUDED, host=f"host{max(index, 1)}")
+    assert len(world.record.avoided) == 16
+    assert world.record.avoided[-1] == "host19"
+
+
+# -- memory
+
+
+def test_a_replica_out_of_memory_comes_back_with_twice_as_much() -> None:
+    world = begun()
+    assert world.end(1, 137, Cause.OUT_OF_MEMORY).actions == (Start(4, -1, 2 * GB, ()),)
+    assert "reached its memory limit of 1 GiB" in world.notes
+    assert "new replicas get 2 GiB" in world.notes
+    # Another one with the old limit asks for no more than the first.
+    world.end(2, 137, Cause.OUT_OF_MEMORY)
+    assert world.record.memory == 2 * GB
+
+
+def test_memory_has_a_cap_and_then_nothing_is_replaced() -> None:
+    world = begun(replace(WISH, max_memory=3 * GB))
+    world.end(3, 137, Cause.OUT_OF_MEMORY)
+    world.look()
+    world.end(4, 137, Cause.OUT_OF_MEMORY)
+    assert world.record.memory == 3 * GB
+    world.look(world.now + LONGEST_PAUSE)
+    world.look()
+    assert world.end(5, 137, Cause.OUT_OF_MEMORY).actions == ()
+    assert "there may be no more than 3 GiB" in world.condition("Hindered")[1]
+    for index in (0, 1, 2):
+        world.end(index, 137, Cause.OUT_OF_MEMORY, memory=3 * GB)
+    assert world.last.phase == "Failed"
+    assert world.condition("Failed")[0]
+
+
+def test_without_another_cap_it_is_eight_times_the_first() -> None:
+    world = begun(replace(WISH, memory=0))
+    world.end(1, 137, Cause.OUT_OF_MEMORY, memory=GB)
+    assert world.record.memory == 2 * GB
+    world = begun()
+    world.end(1, 137, Cause.OUT_OF_MEMORY, memory=5 * GB)
+    assert world.record.memory == 8 * GB
+    assert world.end(2, 137, Cause.OUT_OF_MEMORY, memory=8 * GB).record.halted
+
+
+def test_a_host_out_of_memory_is_avoided_as_there_is_no_limit_to_raise() -> None:
+    world = begun(replace(WISH, memory=0))
+    assert world.end(1, 137, Cause.OUT_OF_MEMORY).actions == (Start(4, -1, 0, ("host1",)),)
+
+
+# -- failures
+
+
+def test_failures_in_a_row_are_replaced_after_growing_pauses() -> None:
+    world = begun()
+    assert world.end(0, 70).actions
+    world.look()
+    decision = world.end(4, 70)
+    assert (decision.actions, decision.look_at) == ((), world.now + FIRST_PAUSE)
+    assert world.look(world.now + FIRST_PAUSE).actions == (Start(5, 0, 0, ()),)
+    world.look()
+    decision = world.end(5, 70)
+    assert decision.look_at == world.now + 2 * FIRST_PAUSE
+    world.look(decision.look_at)
+    world.look()
+    assert world.end(6, None).look_at == world.now + 4 * FIRST_PAUSE
+    world.look(world.now + LONGEST_PAUSE)
+    assert world.live == [1, 2, 3, 7]
+    world.look(world.now + 1000.0)
+    assert world.end(7, 70).actions  # the next row
+
+
+def test_replacements_are_bounded_and_the_others_go_on() -> None:
+    world = begun(replace(WISH, max_failures=1))
+    world.end(0, 70)
+    world.look()
+    decision = world.end(4, 70)
+    assert decision.actions == ()
+    assert "1 replacements were spent" in decision.record.halted
+    assert (decision.phase, world.live) == ("Running", [1, 2, 3])
+    for index in (1, 2, 3):
+        decision = world.end(index, 70)
+    assert decision.phase == "Failed"
+    assert decision.look_at is None
+
+
+def test_a_hopeless_replica_is_not_replaced_and_the_others_go_on() -> None:
+    world = begun()
+    assert world.end(3, ExitCode.WRONG_VERSION).actions == ()
+    assert world.last.phase == "Running"
+    assert world.condition("Hindered")[0]
+    world.end(2, ExitCode.WRONG_VERSION)
+    assert world.live == [0, 1]
+
+
+def test_an_empty_job_that_is_hopeless_fails() -> None:
+    world = begun(replace(WISH, wanted=2))
+    world.end(0, ExitCode.USAGE)
+    decision = world.end(1, ExitCode.USAGE)
+    assert decision.phase == "Failed"
+    assert "the command line" in world.condition("Failed")[1]
+
+
+# -- the end of a job
+
+
+def test_agents_that_end_with_0_end_the_job() -> None:
+    world = begun()
+    decision = world.end(2, 0)
+    assert (decision.actions, decision.phase, decision.look_at) == ((), "Ending", world.now + OVER)
+    for index in (0, 1):
+        world.end(index, 0)
+    assert world.end(3, ExitCode.MASTER_LOST).phase == "Succeeded"
+    assert world.condition("Complete") == (True, "replica 2 ended with 0")
+    assert world.look().actions == ()
+
+
+@pytest.mark.parametrize("code", [ExitCode.JOB_FAILED, ExitCode.REPEATED_ERROR, ExitCode.UNHEALTHY])
+def test_agents_say_that_the_job_has_failed(code: int) -> None:
+    world = begun()
+    assert world.end(2, code).phase == "Ending"
+    for index in (0, 1, 3):
+        world.end(index, code)
+    assert world.last.phase == "Failed"
+    assert "replica 2 ended on host2" in world.condition("Failed")[1]
+
+
+def test_success_is_believed_whatever_was_said_before() -> None:
+    world = begun()
+    world.end(2, 1)
+    world.end(1, 0)
+    assert world.record.verdict is Verdict.SUCCEEDED
+    world.end(0, 1)
+    assert world.record.verdict is Verdict.SUCCEEDED
+
+
+def test_what_does_not_end_with_its_job_is_removed() -> None:
+    world = begun()
+    world.end(2, 0)
+    decision = world.look(world.now + OVER)
+    assert [action.index for action in decision.actions] == [0, 1, 3]
+    assert decision.phase == "Succeeded"
+
+
+def test_a_removal_that_was_not_carried_out_is_decided_again() -> None:
+    world = begun()
+    world.end(2, 0)
+    first = decide(world.wish, world.seen.values(), world.record, world.now + OVER)
+    again = decide(world.wish, world.seen.values(), first.record, world.now + OVER)
+    assert [each.index for each in again.actions] == [each.index for each in first.actions]
+
+
+@pytest.mark.parametrize(
+    ("policy", "removed"),
+    [(CleanPolicy.ALL, [0, 1, 2, 3]), (CleanPolicy.RUNNING, [0, 1, 3]), (CleanPolicy.NONE, [])],
+)
+def test_what_is_cleaned(policy: CleanPolicy, removed: list[int]) -> None:
+    world = begun(replace(WISH, clean=policy))
+    world.end(2, 0)
+    decision = world.look(world.now + OVER)
+    assert [action.index for action in decision.actions] == removed
+    assert decision.phase == "Succeeded"
+    assert world.look().actions == ()
+
+
+def test_the_end_forgets_starts_that_were_not_carried_out() -> None:
+    world = begun(replace(WISH, wanted=3))
+    world.wish = WISH
+    decision = decide(world.wish, world.seen.values(), world.record, world.now)
+    world.record = decision.record  # whoever decided it has died then
+    assert world.end(0, 0).actions == ()
+    assert world.live == [1, 2]
+
+
+def test_only_some_of_what_has_ended_is_kept() -> None:
+    world = begun(replace(WISH, max_failures=100))
+    for _ in range(MOST_KEPT + 3):
+        world.end(world.live[-1], 137, Cause.EVICTED)
+        world.look()
+    ended = [index for index, each in world.seen.items() if each.phase is Phase.ENDED]
+    assert len(ended) == MOST_KEPT
+    world.change(ended[0], leaves_by=1.0)
+    world.change(world.live[-1], phase=Phase.ENDED, cause=Cause.EVICTED)
+    assert not any(isinstance(action, Remove) for action in world.look().actions)
+
+
+# -- again
+
+
+def test_too_few_nodes_begin_again_once_all_have_ended() -> None:
+    world = begun(replace(WISH, wanted=2))
+    assert world.end(1, ExitCode.RENDEZVOUS_TIMEOUT).phase == "Ending"
+    decision = world.end(0, ExitCode.RENDEZVOUS_TIMEOUT)
+    assert list(decision.actions) == [Start(2, 0, 0, ()), Start(3, -1, 0, ())]
+    assert world.record.failures == 1
+    assert decision.phase == "Pending"
+
+
+def test_what_hangs_then_is_removed() -> None:
+    world = begun(replace(WISH, wanted=2, clean=CleanPolicy.NONE))
+    world.end(1, ExitCode.RENDEZVOUS_TIMEOUT)
+    decision = world.look(world.now + OVER)
+    assert decision.actions == (Remove(0, "the job is over, and it did not end by itself"),)
+    assert [action.index for action in world.look().actions] == [2, 3]
+
+
+def test_beginning_again_is_bounded() -> None:
+    world = begun(Wish(1, 1, 1, max_failures=0))
+    assert world.end(0, ExitCode.RENDEZVOUS_TIMEOUT).phase == "Failed"
+
+
+def test_a_suspended_job_does_not_begin_again_before_it_is_resumed() -> None:
+    world = begun(replace(WISH, wanted=2))
+    world.end(1, ExitCode.RENDEZVOUS_TIMEOUT)
+    world.wish = replace(world.wish, suspended=True)
+    assert world.look().actions == (Remove(0, "the job is suspended"),)
+    assert world.look().phase == "Suspended"
+    world.wish = replace(world.wish, suspended=False)
+    assert [action.index for action in world.look().actions] == [2, 3]
+
+
+# -- drains
+
+
+def test_a_replica_that_was_told_to_leave_is_replaced_if_the_others_stay() -> None:
+    world = begun()
+    decision = world.end(1, ExitCode.DRAINED)
+    assert (decision.actions, decision.look_at) == ((), world.now + SETTLE)
+    assert world.look(world.now + SETTLE).actions == (Start(4, -1, 0, ()),)
+    assert world.record.drained_at is None
+    assert world.record.failures == 0
+
+
+def test_a_job_whose_replicas_were_all_told_to_leave_was_stopped() -> None:
+    world = begun(replace(WISH, wanted=2))
+    world.end(0, ExitCode.DRAINED)
+    assert world.end(1, ExitCode.DRAINED).phase == "Stopped"
+    assert world.look(world.now + 1000.0).actions == ()
+
+
+def test_a_job_that_loses_its_last_replica_after_a_drain_was_not_stopped() -> None:
+    world = begun(replace(WISH, wanted=2))
+    world.end(0, ExitCode.DRAINED)
+    assert len(world.end(1, 137, Cause.EVICTED).actions) == 2
+
+
+# -- suspend
+
+
+def test_suspend_removes_all_and_resume_starts_others() -> None:
+    world = begun(replace(WISH, slots=1))
+    world.end(3, 137, Cause.OUT_OF_MEMORY)
+    world.look()
+    world.wish = replace(world.wish, suspended=True)
+    decision = world.look()
+    assert [action.index for action in decision.actions] == [0, 1, 2, 4]
+    assert decision.phase == "Suspending"
+    assert world.look().phase == "Suspended"
+    assert world.condition("Suspended")[0]
+    assert world.record.failures == 0  # resuming gives the job another chance
+    world.wish = replace(world.wish, suspended=False)
+    starts = [(it.index, it.slot, it.memory) for it in world.look().actions if isinstance(it, Start)]
+    assert starts == [(5, 0, 2 * GB), (6, -1, 2 * GB), (7, -1, 2 * GB), (8, -1, 2 * GB)]
+
+
+def test_a_job_that_is_over_stays_so_when_it_is_suspended() -> None:
+    world = begun(replace(WISH, wanted=2))
+    world.end(0, 0)
+    world.wish = replace(world.wish, suspended=True)
+    assert world.look().phase == "Ending"
+    assert world.end(1, 0).phase == "Succeeded"
+
+
+def test_a_resume_waits_for_those_that_still_leave() -> None:
+    world = begun()
+    for index in range(4):
+        world.change(index, leaves_by=1030.0)
+    assert world.look().actions == ()
+    world.end(0, 143)
+    assert world.live == [4]
+
+
+# -- a record that was lost
+
+
+def test_replicas_that_the_record_does_not_know_are_taken_over() -> None:
+    world = begun(replace(WISH, slots=1))
+    world.change(3, phase=Phase.ENDED, exit_code=70)
+    world.change(2, leaves_by=1030.0)
+    world.record = Record()
+    decision = world.look()
+    assert "replicas 0, 1, 2, 3 are not in the record" in world.notes
+    assert decision.record.live[:2] == (Live(0, 0, True), Live(1, -1, True))
+    assert [action.index for action in decision.actions] == [4]
+
+
+def test_a_replica_that_is_not_meant_to_run_is_removed() -> None:
+    world = begun()
+    world.record = replace(world.record, live=world.record.live[1:])
+    world.wish = replace(world.wish, wanted=3)
+    assert world.look().actions == (Remove(0, "it is not meant to run"),)
+
+
+def test_trouble_of_replicas_is_told() -> None:
+    world = begun()
+    world.change(1, phase=Phase.PENDING, trouble="the image is missing")
+    world.look()
+    assert world.condition("Hindered") == (True, "replica 1: the image is missing")
+
+
+# -- fates
+
+
+@pytest.mark.parametrize(
+    ("seen", "fate", "avoid", "text"),
+    [
+        (
+            Seen(1, Phase.ENDED, exit_code=5, host="a"),
+            Fate.FAILED,
+            True,
+            "ended on a with 5: another program",
+        ),
+        (Seen(1, Phase.ENDED, exit_code=139), Fate.FAILED, False, "ended with 139: signal 11"),
+        (Seen(1, Phase.ENDED, exit_code=99), Fate.FAILED, False, "ended with 99"),
+        (Seen(1, Phase.ENDED), Fate.FAILED, False, "ended without an exit code"),
+        (Seen(1, Phase.ENDED, cause=Cause.NOT_STARTED), Fate.FAILED, False, "was refused"),
+        (Seen(1, Phase.ENDED, cause=Cause.EVICTED, words="no disk"), Fate.FREE, False, "something (no disk)"),
+        (Seen(1, Phase.ENDED, cause=Cause.PREEMPTED), Fate.FREE, False, "was preempted"),
+        (Seen(1, Phase.RUNNING, leaves_by=1.0), Fate.FREE, False, "was deleted"),
+        (Seen(1, Phase.ENDED, exit_code=14, leaves_by=1.0), Fate.FREE, False, "ended with 14"),
+        (Seen(1, Phase.ENDED, exit_code=1, leaves_by=1.0), Fate.JOB_FAILED, False, "ended with 1"),
+        (Seen(1, Phase.ENDED, exit_code=1, cause=Cause.EVICTED), Fate.FREE, False, "was evicted"),
+        (Seen(1, Phase.ENDED, exit_code=137, cause=Cause.OUT_OF_MEMORY), Fate.FAILED, True, "not set"),
+    ],
+)
+def test_fates(seen: Seen, fate: Fate, avoid: bool, text: str) -> None:
+    found = judge(seen)
+    assert (found.fate, found.avoid) == (fate, avoid)
+    assert text in found.text
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"), [(GB * 3 // 2, "1.5 GiB"), (5 << 20, "5 MiB"), (2048, "2 KiB"), (7, "7 bytes")]
+)
+def test_memory_in_words(memory: int, words: str) -> None:
+    assert in_words(memory) == words
