@@ -12,6 +12,7 @@ from elasticrun.core.fleet.fates import Fate, in_words, judge
 from elasticrun.core.fleet.replicas import (
     Cause,
     CleanPolicy,
+    Condition,
     Decision,
     Live,
     Phase,
@@ -489,6 +490,11 @@ def test_trouble_of_replicas_is_told() -> None:
     world.change(1, phase=Phase.PENDING, trouble="the image is missing")
     world.look()
     assert world.condition("Hindered") == (True, "replica 1: the image is missing")
+
+
+def test_what_the_platform_refused_is_told() -> None:
+    decision = decide(WISH, (), Record(), 0.0, "the quota is spent")
+    assert decision.conditions[1] == Condition("Hindered", True, "Refused", "the quota is spent")
 
 
 # -- fates

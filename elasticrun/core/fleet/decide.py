@@ -36,7 +36,7 @@ from elasticrun.core.fleet.replicas import (
     Verdict,
     Wish,
 )
-from elasticrun.core.fleet.story import conditions_of, phase_of
+from elasticrun.core.fleet.story import conditions_of, hindrance, phase_of
 
 #: Seconds for the other replicas to end by themselves, once one has said that the job is over.
 OVER = 120.0
@@ -54,14 +54,17 @@ MOST_AVOIDED, MOST_KEPT = 16, 8
 MORE, MOST_TIMES = 2, 8
 
 
-def decide(wish: Wish, seen: Iterable[Seen], record: Record, now: float) -> Decision:
-    """Decide what to do at ``now``, in seconds of the wall clock."""
+def decide(wish: Wish, seen: Iterable[Seen], record: Record, now: float, refused: str = "") -> Decision:
+    """Decide what to do at ``now``, in seconds of the wall clock.
+
+    ``refused``: why the platform did not do what was decided before, to be told.
+    """
     draft = _Draft(wish, {each.index: each for each in seen}, record, now)
     draft.adopt()
     draft.judge_all()
     draft.settle()
     draft.fill()
-    return draft.decision()
+    return draft.decision(refused)
 
 
 class _Draft:
@@ -271,7 +274,8 @@ class _Draft:
 
     # -- the result
 
-    def decision(self) -> Decision:
+    def decision(self, refused: str) -> Decision:
+        """What came out."""
         record = replace(self._record, live=tuple(self._live[index] for index in sorted(self._live)))
         starts = [
             Start(each.index, each.slot, record.memory, record.avoided)
@@ -282,7 +286,7 @@ class _Draft:
         actions: tuple[Action, ...] = (*removals, *starts)
         running = sum(each.phase is Phase.RUNNING for each in self._seen.values() if each.index in self._live)
         phase = phase_of(self._wish, record, running, self._holding())
-        conditions = conditions_of(self._wish, record, self._seen, running, phase)
+        conditions = conditions_of(self._wish, record, running, phase, hindrance(record, self._seen, refused))
         return Decision(
             record, actions, phase, conditions, tuple(self._notes), min(self._looks, default=None), running
         )

@@ -22,14 +22,14 @@ def phase_of(wish: Wish, record: Record, running: int, holding: int) -> str:
 
 
 def conditions_of(
-    wish: Wish, record: Record, seen: Mapping[int, Seen], running: int, phase: str
+    wish: Wish, record: Record, running: int, phase: str, hindered: tuple[str, str]
 ) -> tuple[Condition, ...]:
     """What holds, and what does not; each always has the same place."""
     verdict, why = record.verdict, record.why
     of = f"{running} of {wish.min_replicas}:{wish.max_replicas} replicas run"
     return (
         Condition("Available", phase == RUNNING, phase, of),
-        _hindered(record, seen),
+        Condition("Hindered", bool(hindered[1]), *hindered),
         Condition(
             "Suspended", phase == SUSPENDED, phase, "" if phase != SUSPENDED else "as spec.suspend asks"
         ),
@@ -42,15 +42,15 @@ def _ended(kind: str, holds: bool, phase: str, why: str) -> Condition:
     return Condition(kind, holds and phase in FINAL, phase, why if holds else "")
 
 
-def _hindered(record: Record, seen: Mapping[int, Seen]) -> Condition:
-    """Whether replicas that are meant to run do not, and why."""
+def hindrance(record: Record, seen: Mapping[int, Seen], refused: str) -> tuple[str, str]:
+    """Why replicas that are meant to run do not: one word, and a sentence, which is empty if they do."""
     if record.halted and record.verdict is None:
-        return Condition("Hindered", True, "NotReplaced", record.halted)
+        return "NotReplaced", record.halted
+    if refused:
+        return "Refused", refused
     troubles = [
         f"replica {each.index}: {seen[each.index].trouble}"
         for each in record.live
         if each.index in seen and seen[each.index].trouble
     ]
-    return Condition(
-        "Hindered", bool(troubles), "NotRunning" if troubles else "Fine", "; ".join(troubles[:4])
-    )
+    return "NotRunning" if troubles else "Fine", "; ".join(troubles[:4])
