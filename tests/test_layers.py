@@ -88,11 +88,15 @@ HOMES: dict[str, tuple[str, ...]] = {
     "coverage": ("elasticrun.testing",),
     "cloudpickle": ("elasticrun.launching", "elasticrun.worker.target"),
     "cryptography": ("elasticrun.cli.authority",),
-    "yaml": ("elasticrun.policy_file", "elasticrun.platforms.manifests.text"),
+    "yaml": (
+        "elasticrun.policy_file",
+        "elasticrun.platforms.manifests.text",
+        "elasticrun.platforms.kubernetes.output",
+    ),
     "rich": ("elasticrun.ui",),
     "psutil": ("elasticrun.agent.monitors",),
     "pynvml": ("elasticrun.agent.monitors",),
-    "aiohttp": ("elasticrun.observer",),
+    "aiohttp": ("elasticrun.observer", "elasticrun.platforms.kubernetes.api"),
     "prometheus_client": ("elasticrun.observer",),
     "opentelemetry": ("elasticrun.observer",),
     "torch": (
@@ -105,6 +109,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     ),
     "tensorflow": ("elasticrun.tf",),
     "fsspec": ("elasticrun.storage",),
+    "kubernetes": ("elasticrun.platforms.kubernetes.api",),
+    "kopf": ("elasticrun.platforms.kubernetes.operator",),
     "confluent_kafka": ("elasticrun.data.streams.kafka",),
     "redis": ("elasticrun.data.streams.redis",),
 }

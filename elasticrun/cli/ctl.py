@@ -25,6 +25,7 @@ from elasticrun.cli.ctl_logs import logs, stacks
 from elasticrun.cli.ctl_manifest import manifest
 from elasticrun.cli.ctl_manual import manual
 from elasticrun.cli.ctl_observe import observe
+from elasticrun.cli.ctl_operator import operator
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_ps import ps
 from elasticrun.cli.ctl_replay import replay
@@ -73,6 +74,7 @@ group.add_command(certs)
 group.add_command(checkpoints)
 group.add_command(events)
 group.add_command(observe)
+group.add_command(operator)
 group.add_command(replay)
 group.add_command(report)
 group.add_command(advice)

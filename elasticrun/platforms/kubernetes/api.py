@@ -1,0 +1,118 @@
+"""The API server, by the official client: requests as plain JSON.
+
+Only the transport of the client is used: credentials, TLS, proxies, retries. Its models of a thousand kinds
+would have to be converted forth and back, and know nothing of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from elasticrun.core.protocol.plain import one_line
+from elasticrun.platforms.protocol import PlatformError
+
+_TIMEOUT = 30.0  # seconds of one request
+_SHOWN = 300
+CONFLICT, NOT_FOUND = 409, 404
+#: How a change of a part is written.
+MERGE = "application/merge-patch+json"
+
+
+class ApiError(PlatformError):
+    """The server refused; ``status`` is that of HTTP, and 0 if it did not answer."""
+
+    def __init__(self, text: str, status: int = 0, reason: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+
+
+async def access(kubeconfig: str | None) -> Any:
+    """Where the server is, and what to say to it: by this file, else by the service account of this pod.
+
+    Raises PlatformError.
+    """
+    settings = Configuration()
+    try:
+        if kubeconfig:
+            await config.load_kube_config(config_file=kubeconfig, client_configuration=settings)
+        else:
+            config.load_incluster_config(client_configuration=settings)
+    except (config.ConfigException, OSError) as error:
+        raise PlatformError(f"no access to an API server: {one_line(str(error))}") from None
+    return settings
+
+
+class Api:
+    """Requests to one API server."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.calls = 0  # how many requests were made
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None) -> Api:
+        """A client with this access, which is that of ``access``. Raises PlatformError."""
+        return cls(ApiClient(await access(kubeconfig)))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def get(self, path: str, **query: str) -> Any:
+        return await self._request("GET", path, query=query)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Any:
+        return await self._request("POST", path, body)
+
+    async def delete(self, path: str) -> Any:
+        return await self._request("DELETE", path)
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Change the given parts of an object."""
+        return await self._request("PATCH", path, body, content=MERGE)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        self.calls += 1
+        headers = {"Accept": "application/json", "Content-Type": content}
+        try:
+            prepared = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            answer = await self._client.call_api(*prepared, _request_timeout=_TIMEOUT)
+            data = await answer.read()
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            what = one_line(str(error)) or type(error).__name__
+            raise ApiError(f"the API server does not answer: {what}") from None
+        if not 200 <= answer.status < 300:
+            raise _refusal(answer.status, data)
+        return json.loads(data)
+
+
+def _refusal(status: int, data: bytes) -> ApiError:
+    try:
+        told = json.loads(data)
+        text, reason = str(told["message"]), str(told.get("reason", ""))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        text, reason = data.decode(errors="replace"), ""
+    return ApiError(f"the API server refuses ({status}): {one_line(text)[:_SHOWN]}", status, reason)

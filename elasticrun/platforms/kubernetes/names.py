@@ -1,0 +1,47 @@
+"""Names that the parts of this folder, and people, know the operator's objects by."""
+
+from __future__ import annotations
+
+GROUP, VERSION, PLURAL, KIND = "elasticrun.io", "v1alpha1", "elasticjobs", "ElasticJob"
+API_VERSION = f"{GROUP}/{VERSION}"
+#: On each pod; selects the pods of a job.
+JOB_LABEL = f"{GROUP}/job"
+INDEX_LABEL, SLOT_LABEL = f"{GROUP}/index", f"{GROUP}/slot"
+PORT = 29400
+#: So that names of pods and hosts stay within the 63 characters of a DNS label.
+LONGEST_NAME = 50
+
+
+def job_path(namespace: str, name: str, part: str = "") -> str:
+    """Where a job is found, or a part of it such as its status."""
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}{part and '/' + part}"
+
+
+def core_path(namespace: str, kind: str, name: str = "") -> str:
+    """Where objects of a kind such as "pods" are found, or one of them."""
+    return f"/api/v1/namespaces/{namespace}/{kind}{name and '/' + name}"
+
+
+def pod_name(job: str, index: int) -> str:
+    """The same index gives the same name, so that nobody can start it twice."""
+    return f"{job}-{index}"
+
+
+def service_name(job: str) -> str:
+    """Of the headless Service that gives slots their names."""
+    return f"{job}-nodes"
+
+
+def secret_name(job: str) -> str:
+    """Of the Secret with the job's token."""
+    return f"{job}-token"
+
+
+def slot_host(job: str, slot: int) -> str:
+    """The host name of whoever has this slot."""
+    return f"{job}-m{slot}"
+
+
+def endpoints(job: str, slots: int) -> str:
+    """The value of ``--rdzv-endpoint``."""
+    return ",".join(f"{slot_host(job, slot)}.{service_name(job)}:{PORT}" for slot in range(slots))

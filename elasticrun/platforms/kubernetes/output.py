@@ -1,0 +1,24 @@
+"""What is to be installed in a cluster, as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import yaml
+
+from elasticrun.platforms.kubernetes.crd import crd, rbac
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what occurs twice twice."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def installation(with_crds: bool, namespaces: Sequence[str]) -> str:
+    """The definition of ElasticJob, and what the operator may do in each of these namespaces."""
+    documents = [crd()] if with_crds else []
+    for namespace in namespaces:
+        documents += rbac(namespace)
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False)

@@ -1,0 +1,146 @@
+"""The objects that the operator creates for a job: its pods, the Service for their names, the token.
+
+The template of the job is taken as it is. Added are only a name, labels, the variables that elastic-run reads
+as its options, and what a decision asks for: more memory, other hosts. What the template says itself wins.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from elasticrun.core.fleet.replicas import Start, Wish
+from elasticrun.platforms.kubernetes.names import (
+    API_VERSION,
+    INDEX_LABEL,
+    JOB_LABEL,
+    KIND,
+    PORT,
+    SLOT_LABEL,
+    endpoints,
+    pod_name,
+    secret_name,
+    service_name,
+    slot_host,
+)
+from elasticrun.platforms.kubernetes.quantity import to_quantity
+from elasticrun.platforms.kubernetes.sights import role_of
+
+#: Seconds between SIGTERM and SIGKILL: elastic-run gives its workers 30 of them.
+_GRACE = 45
+#: Seconds that a node without running workers waits for the replacement of the master's pod.
+_MASTER_TIMEOUT = 600
+
+
+def pod_of(job: Mapping[str, Any], wish: Wish, start: Start) -> dict[str, Any]:
+    """The pod of one replica."""
+    name = job["metadata"]["name"]
+    template = copy.deepcopy(role_of(job)["template"])
+    given = template.get("metadata") or {}
+    labels = {JOB_LABEL: name, INDEX_LABEL: str(start.index)}
+    spec = template["spec"]
+    if start.slot >= 0:
+        labels[SLOT_LABEL] = str(start.slot)
+        spec["hostname"] = slot_host(name, start.slot)
+    spec["subdomain"] = service_name(name)
+    spec["restartPolicy"] = "Never"
+    spec.setdefault("terminationGracePeriodSeconds", _GRACE)
+    container = spec["containers"][0]
+    _set_variables(container, job, wish)
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
+    if start.memory:
+        _raise_memory(container, start.memory)
+    if start.avoided:
+        _avoid(spec, start.avoided)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name(name, start.index),
+            "labels": {**(given.get("labels") or {}), **labels},
+            "annotations": given.get("annotations") or {},
+            "ownerReferences": [owner(job)],
+        },
+        "spec": spec,
+    }
+
+
+def owner(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The reference by which the cluster removes an object together with its job."""
+    metadata = job["metadata"]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+
+
+def service_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The Service that gives slots their names, before anything is ready: a master is needed for that."""
+    name = job["metadata"]["name"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": service_name(name),
+            "labels": {JOB_LABEL: name},
+            "ownerReferences": [owner(job)],
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {JOB_LABEL: name},
+            "ports": [{"name": "rendezvous", "port": PORT}],
+        },
+    }
+
+
+def secret_of(job: Mapping[str, Any], token: str) -> dict[str, Any]:
+    """The Secret with the job's token, which is never changed."""
+    name = job["metadata"]["name"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": secret_name(name),
+            "labels": {JOB_LABEL: name},
+            "ownerReferences": [owner(job)],
+        },
+        "immutable": True,
+        "stringData": {"token": token},
+    }
+
+
+def _set_variables(container: dict[str, Any], job: Mapping[str, Any], wish: Wish) -> None:
+    metadata = job["metadata"]
+    known = {str(each.get("name")) for each in container.get("env") or []}
+    secret = {"secretKeyRef": {"name": secret_name(metadata["name"]), "key": "token"}}
+    ours: list[dict[str, Any]] = [
+        {"name": "PET_NNODES", "value": f"{wish.min_replicas}:{wish.max_replicas}"},
+        {"name": "PET_RDZV_BACKEND", "value": "c10d"},
+        {"name": "PET_RDZV_ENDPOINT", "value": endpoints(metadata["name"], wish.slots)},
+        {"name": "PET_RDZV_ID", "value": metadata["uid"]},
+        {"name": "PET_MASTER_TIMEOUT", "value": str(_MASTER_TIMEOUT)},
+        {"name": "ELASTICRUN_TOKEN", "valueFrom": secret},
+    ]
+    container["env"] = [each for each in ours if each["name"] not in known] + (container.get("env") or [])
+
+
+def _raise_memory(container: dict[str, Any], memory: int) -> None:
+    resources = container.setdefault("resources", {})
+    for kind in ("requests", "limits"):
+        resources[kind] = {**(resources.get(kind) or {}), "memory": to_quantity(memory)}
+
+
+def _avoid(spec: dict[str, Any], hosts: tuple[str, ...]) -> None:
+    """No host of these, whatever else the template asks for: its terms are alternatives, so each gets it."""
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.setdefault("nodeSelectorTerms", []) or [{}]
+    for term in terms:
+        fields = [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in hosts]
+        term["matchFields"] = [*(term.get("matchFields") or []), *fields]
+    required["nodeSelectorTerms"] = terms

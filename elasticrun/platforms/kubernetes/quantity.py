@@ -1,0 +1,37 @@
+"""Amounts of memory as Kubernetes writes them."""
+
+from __future__ import annotations
+
+import math
+import re
+
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+|[A-Za-z]*)")
+_UNITS = {
+    **{f"{unit}i": 1024**power for power, unit in enumerate("KMGTPE", 1)},
+    **{unit: 1000**power for power, unit in enumerate("kMGTPE", 1)},
+    "": 1,
+    "m": 1e-3,
+}
+_MOST = 1 << 60
+
+
+def memory_of(text: object) -> int:
+    """The bytes of a quantity, rounded up. Raises ValueError."""
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if not match:
+        raise ValueError(f"{text!r} is no amount of memory")
+    number, unit = match.groups()
+    factor = _UNITS.get(unit)
+    if factor is None:
+        if not unit.lstrip("eE").lstrip("+-").isdigit():
+            raise ValueError(f"{text!r} is no amount of memory")
+        number, factor = number + unit, 1
+    amount = float(number) * factor
+    if amount > _MOST:
+        raise ValueError(f"{text!r} is too much memory")
+    return math.ceil(amount)
+
+
+def to_quantity(memory: int) -> str:
+    """How bytes are written."""
+    return f"{memory >> 20}Mi" if memory % (1 << 20) == 0 else str(memory)

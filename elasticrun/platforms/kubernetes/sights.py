@@ -1,0 +1,201 @@
+"""What objects of the API server say of a job, in the words of ``core/fleet``.
+
+Whatever is read here may have been written by anybody who may write to the namespace. Nothing of it raises
+but ``SpecError``, for a job that cannot be kept as it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from elasticrun.core.fleet.replicas import Cause, CleanPolicy, Phase, Seen, Wish
+from elasticrun.core.protocol.plain import one_line
+from elasticrun.platforms.kubernetes.names import INDEX_LABEL, SLOT_LABEL
+from elasticrun.platforms.kubernetes.quantity import memory_of
+
+#: So many replicas have a name of their own, at which a master may listen: one may then be lost.
+MOST_SLOTS = 3
+_SHOWN = 200
+#: Reasons of a pod's end, or of its deletion, and what they mean.
+_CAUSES = {
+    "Evicted": Cause.EVICTED,
+    "NodeLost": Cause.HOST_LOST,
+    "Preempting": Cause.PREEMPTED,
+    "Preempted": Cause.PREEMPTED,
+    "Shutdown": Cause.PREEMPTED,
+    "NodeShutdown": Cause.PREEMPTED,
+    "Terminated": Cause.PREEMPTED,
+    "PreemptionByScheduler": Cause.PREEMPTED,
+    "DeletionByTaintManager": Cause.PREEMPTED,
+    "EvictionByEvictionAPI": Cause.DELETED,
+    "DeletionByPodGC": Cause.HOST_LOST,
+    "TerminationByKubelet": Cause.EVICTED,
+}
+#: Why a container waits that nobody has to be told of.
+_USUAL_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+class SpecError(ValueError):
+    """The job cannot be kept as it is written; the text says why."""
+
+
+def role_of(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The job's one role."""
+    roles = _list(_dict(job.get("spec")).get("roles"))
+    if len(roles) != 1:
+        raise SpecError("spec.roles has to have one role")
+    return _dict(roles[0])
+
+
+def wish_of(job: Mapping[str, Any]) -> Wish:
+    """What a job asks for. Raises SpecError."""
+    spec, role = _dict(job.get("spec")), role_of(job)
+    low, high = _whole(role, "minReplicas", 1), _whole(role, "maxReplicas", 1)
+    if low > high:
+        raise SpecError(f"minReplicas is {low}, which is more than maxReplicas, {high}")
+    wanted = _whole(role, "replicas", high)
+    if not low <= wanted <= high:
+        raise SpecError(f"replicas is {wanted}, which is not within {low} and {high}")
+    containers = _list(_dict(_dict(role.get("template")).get("spec")).get("containers"))
+    if not containers:
+        raise SpecError("the template has no container")
+    try:
+        clean = CleanPolicy(spec.get("cleanPodPolicy", CleanPolicy.RUNNING.value))
+        memory, most = _limit(_dict(containers[0])), role.get("maxMemory")
+        return Wish(
+            min_replicas=low,
+            max_replicas=high,
+            wanted=wanted,
+            suspended=spec.get("suspend") is True,
+            slots=min(MOST_SLOTS, low),
+            max_failures=_whole(role, "restartLimit", 10),
+            memory=memory,
+            max_memory=0 if most is None else memory_of(most),
+            clean=clean,
+        )
+    except ValueError as error:
+        raise SpecError(str(error)) from None
+
+
+def seen_of(pods: Iterable[Mapping[str, Any]], uid: str) -> tuple[Seen, ...]:
+    """What pods show of the replicas of the job with this uid."""
+    found = (_seen(pod) for pod in pods if _owner(pod) == uid)
+    return tuple(each for each in found if each is not None)
+
+
+def _owner(pod: Mapping[str, Any]) -> str:
+    owners = _list(_dict(pod.get("metadata")).get("ownerReferences"))
+    return next((str(_dict(it).get("uid")) for it in owners if _dict(it).get("controller") is True), "")
+
+
+def _seen(pod: Mapping[str, Any]) -> Seen | None:
+    metadata, status, spec = (_dict(pod.get(part)) for part in ("metadata", "status", "spec"))
+    labels = _dict(metadata.get("labels"))
+    index = _number(labels.get(INDEX_LABEL))
+    containers = _list(spec.get("containers"))
+    if index < 0 or not containers:
+        return None
+    state = _state(status, str(_dict(containers[0]).get("name")))
+    ended = _dict(state.get("terminated"))
+    phase = _phase(status, state, ended)
+    code = ended.get("exitCode")
+    return Seen(
+        index=index,
+        phase=phase,
+        slot=_number(labels.get(SLOT_LABEL)),
+        exit_code=code if isinstance(code, int) and phase is Phase.ENDED else None,
+        cause=_cause(status, ended, metadata, phase),
+        host=str(spec.get("nodeName") or ""),
+        memory=_limit_or_none(_dict(containers[0])),
+        leaves_by=_moment(metadata.get("deletionTimestamp")),
+        trouble=_trouble(status, state) if phase is Phase.PENDING else "",
+        words=_words(ended.get("message") or status.get("message")) if phase is Phase.ENDED else "",
+    )
+
+
+def _state(status: Mapping[str, Any], container: str) -> dict[str, Any]:
+    """The state of the container that runs elastic-run; those beside it do not matter."""
+    for each in map(_dict, _list(status.get("containerStatuses"))):
+        if each.get("name") == container:
+            return _dict(each.get("state"))
+    return {}
+
+
+def _phase(status: Mapping[str, Any], state: Mapping[str, Any], ended: Mapping[str, Any]) -> Phase:
+    if status.get("phase") in ("Succeeded", "Failed") or ended:
+        return Phase.ENDED
+    return Phase.RUNNING if "running" in state else Phase.PENDING
+
+
+def _cause(
+    status: Mapping[str, Any], ended: Mapping[str, Any], metadata: Mapping[str, Any], phase: Phase
+) -> Cause:
+    if ended.get("reason") == "OOMKilled":
+        return Cause.OUT_OF_MEMORY
+    if (cause := _CAUSES.get(str(status.get("reason")))) is not None:
+        return cause
+    for condition in map(_dict, _list(status.get("conditions"))):
+        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            return _CAUSES.get(str(condition.get("reason")), Cause.DELETED)
+    if phase is Phase.ENDED and not ended:
+        return Cause.NOT_STARTED if status.get("phase") == "Failed" else Cause.EXITED
+    return Cause.DELETED if metadata.get("deletionTimestamp") and not ended else Cause.EXITED
+
+
+def _trouble(status: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    waiting = _dict(state.get("waiting"))
+    if (reason := str(waiting.get("reason") or "")) not in _USUAL_WAITS:
+        return _words(f"{reason}: {waiting.get('message') or 'no more is known'}")
+    for condition in map(_dict, _list(status.get("conditions"))):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return _words(f"{condition.get('reason')}: {condition.get('message') or 'no more is known'}")
+    return ""
+
+
+# -- values of any kind
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: object) -> int:
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else -1
+
+
+def _whole(role: Mapping[str, Any], key: str, default: int) -> int:
+    value = role.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise SpecError(f"{key} is {value!r}, which is no number")
+    return value
+
+
+def _limit(container: Mapping[str, Any]) -> int:
+    limits = _dict(_dict(container.get("resources")).get("limits"))
+    return memory_of(limits["memory"]) if "memory" in limits else 0
+
+
+def _limit_or_none(container: Mapping[str, Any]) -> int:
+    try:
+        return _limit(container)
+    except ValueError:
+        return 0
+
+
+def _moment(text: object) -> float | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _words(text: object) -> str:
+    return one_line(str(text or "").strip())[:_SHOWN]

@@ -1,0 +1,126 @@
+"""The status of a job: what people read, and the record that the operator keeps in it.
+
+Whoever may write to the status may write anything. A record that makes no sense counts as none; the replicas
+that are there are then taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from elasticrun.core.fleet.replicas import Condition, Decision, Live, Record, Verdict, Wish
+
+_MOST = 1 << 31
+
+
+def record_of(status: Mapping[str, Any]) -> Record:
+    """The record that is kept in a status."""
+    try:
+        return _record(status["fleet"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Record()
+
+
+def _record(kept: Mapping[str, Any]) -> Record:
+    live = tuple(Live(_count(it["index"]), int(it["slot"]), it["seen"] is True) for it in kept["live"])
+    next_index, indices = _count(kept["nextIndex"]), [each.index for each in live]
+    if indices != sorted(set(indices)) or any(index >= next_index for index in indices):
+        raise ValueError("its indices make no sense")
+    verdict = kept["verdict"]
+    return Record(
+        next_index=next_index,
+        live=live,
+        failures=_count(kept["failures"]),
+        streak=_count(kept["streak"]),
+        failed_at=_time(kept["failedAt"]),
+        drained_at=_time(kept["drainedAt"]),
+        memory=max(0, int(kept["memory"])),
+        avoided=tuple(map(str, kept["avoided"])),
+        halted=str(kept["halted"]),
+        verdict=Verdict(verdict) if verdict else None,
+        why=str(kept["why"]),
+        since=float(kept["since"]),
+    )
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < _MOST:
+        raise ValueError(f"{value!r} is no count")
+    return value
+
+
+def _time(value: Any) -> float | None:
+    return float(value) if value else None
+
+
+def status_of(
+    wish: Wish, decision: Decision, generation: int, before: Mapping[str, Any], now: float
+) -> dict[str, Any]:
+    """The status that shows a decision, and keeps its record."""
+    conditions = before.get("conditions")
+    return {
+        "phase": decision.phase,
+        "running": decision.running,
+        "wanted": 0 if wish.suspended else wish.wanted,
+        "message": _message(decision) or None,  # a merge then leaves it out
+        "observedGeneration": generation,
+        "conditions": _conditions(
+            decision.conditions, conditions if isinstance(conditions, list) else [], now
+        ),
+        "fleet": _kept(decision.record),
+    }
+
+
+def _message(decision: Decision) -> str:
+    """The one sentence that matters most."""
+    first = ("Complete", "Failed", "Hindered", "Available")
+    held = {each.kind: each.text for each in decision.conditions if each.holds}
+    return next((held[kind] for kind in first if kind in held), decision.record.why)
+
+
+def invalid_status(why: str, generation: int, before: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """The status of a job that cannot be kept as it is written; the record stays."""
+    conditions = before.get("conditions")
+    invalid = (Condition("Hindered", True, "Invalid", why),)
+    others = [it for it in conditions if it.get("type") != "Hindered"] if isinstance(conditions, list) else []
+    return {
+        "message": why,
+        "observedGeneration": generation,
+        "conditions": [*others, *_conditions(invalid, conditions or [], now)],
+    }
+
+
+def _conditions(wanted: Sequence[Condition], before: Sequence[Any], now: float) -> list[dict[str, str]]:
+    known = {it.get("type"): it for it in before if isinstance(it, dict)}
+    moment = datetime.fromtimestamp(now, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found = []
+    for each in wanted:
+        status, old = str(each.holds), known.get(each.kind, {})
+        since = old.get("lastTransitionTime") if old.get("status") == status else None
+        shown = {
+            "type": each.kind,
+            "status": status,
+            "reason": each.reason,
+            "lastTransitionTime": since or moment,
+        }
+        found.append(shown | ({"message": each.text} if each.text else {}))
+    return found
+
+
+def _kept(record: Record) -> dict[str, Any]:
+    return {
+        "nextIndex": record.next_index,
+        "live": [{"index": it.index, "slot": it.slot, "seen": it.seen} for it in record.live],
+        "failures": record.failures,
+        "streak": record.streak,
+        "failedAt": record.failed_at or 0.0,
+        "drainedAt": record.drained_at or 0.0,
+        "memory": record.memory,
+        "avoided": list(record.avoided),
+        "halted": record.halted,
+        "verdict": record.verdict.value if record.verdict else "",
+        "why": record.why,
+        "since": record.since,
+    }

@@ -1,0 +1,385 @@
+"""What is read from objects of the API server, and what is written: values only."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticrun.core.fleet.decide import decide
+from elasticrun.core.fleet.replicas import Cause, CleanPolicy, Live, Phase, Record, Seen, Start, Verdict, Wish
+from elasticrun.platforms.kubernetes.crd import rbac
+from elasticrun.platforms.kubernetes.names import endpoints
+from elasticrun.platforms.kubernetes.output import installation
+from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
+from elasticrun.platforms.kubernetes.quantity import memory_of, to_quantity
+from elasticrun.platforms.kubernetes.sights import SpecError, seen_of, wish_of
+from elasticrun.platforms.kubernetes.statuses import invalid_status, record_of, status_of
+
+UID = "8d5b"
+
+
+def job(**role: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "x", "resources": {"limits": {"memory": "1Gi", "cpu": 2}}}
+    template = {"metadata": {"labels": {"team": "a"}}, "spec": {"containers": [container]}}
+    whole = {"minReplicas": 2, "maxReplicas": 4, "template": template, **role}
+    metadata = {"name": "digits", "namespace": "default", "uid": UID, "generation": 3}
+    return {"metadata": metadata, "spec": {"roles": [whole]}}
+
+
+def pod(state: dict[str, Any] | None = None, phase: str = "Running", **status: Any) -> dict[str, Any]:
+    shown = {"name": "main", "state": {"running": {}} if state is None else state}
+    side = {"name": "proxy", "state": {"terminated": {"exitCode": 9}}}
+    return {
+        "metadata": {
+            "name": "digits-3",
+            "labels": {"elasticrun.io/index": "3", "elasticrun.io/slot": "1"},
+            "ownerReferences": [{"uid": UID, "controller": True}],
+        },
+        "spec": {
+            "nodeName": "host",
+            "containers": [{"name": "main", "resources": {"limits": {"memory": "2Gi"}}}, {"name": "proxy"}],
+        },
+        "status": {"phase": phase, "containerStatuses": [side, shown], **status},
+    }
+
+
+def seen(found: dict[str, Any]) -> Seen:
+    (only,) = seen_of([found], UID)
+    return only
+
+
+# -- jobs
+
+
+def test_a_wish() -> None:
+    assert wish_of(job()) == Wish(2, 4, 4, slots=2, memory=1 << 30)
+    many = job(minReplicas=5, maxReplicas=9, replicas=6, restartLimit=1, maxMemory="16Gi")
+    many["spec"] |= {"suspend": True, "cleanPodPolicy": "All"}
+    assert wish_of(many) == Wish(5, 9, 6, True, 3, 1, 1 << 30, 16 << 30, CleanPolicy.ALL)
+
+
+@pytest.mark.parametrize(
+    ("role", "named"),
+    [
+        ({"minReplicas": 5}, "more than maxReplicas"),
+        ({"replicas": 1}, "not within 2 and 4"),
+        ({"replicas": "x"}, "no number"),
+        ({"replicas": True}, "no number"),
+        ({"template": {}}, "no container"),
+        ({"maxMemory": "much"}, "no amount of memory"),
+        ({"template": {"spec": {"containers": [{"resources": {"limits": {"memory": "?"}}}]}}}, "no amount"),
+    ],
+)
+def test_a_job_that_makes_no_sense(role: dict[str, Any], named: str) -> None:
+    with pytest.raises(SpecError, match=named):
+        wish_of(job(**role))
+
+
+def test_a_job_has_one_role() -> None:
+    with pytest.raises(SpecError, match="one role"):
+        wish_of({"spec": {"roles": []}})
+
+
+# -- pods
+
+
+def test_a_running_pod() -> None:
+    assert seen(pod()) == Seen(3, Phase.RUNNING, 1, host="host", memory=2 << 30)
+
+
+def test_pods_of_others_are_not_seen() -> None:
+    assert seen_of([pod()], "another") == ()
+    for label in ("", "-1", "x", "9" * 30):
+        strange = pod()
+        strange["metadata"]["labels"]["elasticrun.io/index"] = label
+        assert seen_of([strange], UID) == ()
+    assert seen_of([{}, {"metadata": {"ownerReferences": [7]}}], UID) == ()
+
+
+@pytest.mark.parametrize(
+    ("found", "phase", "code", "cause"),
+    [
+        (pod({"terminated": {"exitCode": 0, "reason": "Completed"}}), Phase.ENDED, 0, Cause.EXITED),
+        (
+            pod({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}),
+            Phase.ENDED,
+            137,
+            Cause.OUT_OF_MEMORY,
+        ),
+        (pod({"terminated": {"exitCode": 13}}, "Failed"), Phase.ENDED, 13, Cause.EXITED),
+        (pod({}, "Failed", reason="Evicted"), Phase.ENDED, None, Cause.EVICTED),
+        (pod({}, "Failed", reason="OutOfcpu"), Phase.ENDED, None, Cause.NOT_STARTED),
+        (pod({}, "Succeeded"), Phase.ENDED, None, Cause.EXITED),
+        (pod(reason="NodeLost"), Phase.RUNNING, None, Cause.HOST_LOST),
+        (
+            pod({"terminated": {"exitCode": 143}}, "Failed", reason="Terminated"),
+            Phase.ENDED,
+            143,
+            Cause.PREEMPTED,
+        ),
+        (
+            pod(
+                conditions=[{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
+            ),
+            Phase.RUNNING,
+            None,
+            Cause.PREEMPTED,
+        ),
+    ],
+)
+def test_causes(found: dict[str, Any], phase: Phase, code: int | None, cause: Cause) -> None:
+    it = seen(found)
+    assert (it.phase, it.exit_code, it.cause) == (phase, code, cause)
+
+
+def test_a_pod_that_is_being_deleted() -> None:
+    leaving = pod()
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:30Z"
+    assert (seen(leaving).leaves_by, seen(leaving).cause) == (1767225630.0, Cause.DELETED)
+    leaving["metadata"]["deletionTimestamp"] = "soon"
+    assert seen(leaving).is_leaving
+
+
+@pytest.mark.parametrize(
+    ("found", "trouble"),
+    [
+        (pod({"waiting": {"reason": "ContainerCreating"}}, "Pending"), ""),
+        (
+            pod({"waiting": {"reason": "ErrImagePull", "message": "no\nsuch"}}, "Pending"),
+            "ErrImagePull: no?such",
+        ),
+        (pod({"waiting": {"reason": "InvalidImageName"}}, "Pending"), "InvalidImageName: no more is known"),
+        (
+            pod(
+                {},
+                "Pending",
+                conditions=[
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3"}
+                ],
+            ),
+            "Unschedulable: 0/3",
+        ),
+    ],
+)
+def test_troubles(found: dict[str, Any], trouble: str) -> None:
+    assert (seen(found).phase, seen(found).trouble) == (Phase.PENDING, trouble)
+
+
+def test_memory_that_makes_no_sense_is_not_known() -> None:
+    found = pod()
+    found["spec"]["containers"][0]["resources"]["limits"]["memory"] = "much"
+    assert seen(found).memory == 0
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                (
+                    "metadata",
+                    "spec",
+                    "status",
+                    "labels",
+                    "containers",
+                    "state",
+                    "terminated",
+                    "roles",
+                    "fleet",
+                )
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.sampled_from(("metadata", "spec", "status")), ANYTHING))
+def test_nothing_that_is_read_raises(found: dict[str, Any]) -> None:
+    found.setdefault("metadata", {})
+    seen_of([found], "")
+    if isinstance(found["metadata"], dict):
+        found["metadata"]["ownerReferences"] = [{"uid": UID, "controller": True}]
+        found["metadata"]["labels"] = {"elasticrun.io/index": "3"}
+    seen_of([found], UID)
+    status = found.get("status")
+    record_of(status if isinstance(status, dict) else {})
+    with contextlib.suppress(SpecError):
+        wish_of(found)
+
+
+# -- what is created
+
+
+def test_a_pod_is_the_template_and_what_elastic_run_needs() -> None:
+    found = pod_of(job(), wish_of(job()), Start(7, 1, 0, ()))
+    assert found["metadata"]["name"] == "digits-7"
+    assert found["metadata"]["labels"] == {
+        "team": "a",
+        "elasticrun.io/job": "digits",
+        "elasticrun.io/index": "7",
+        "elasticrun.io/slot": "1",
+    }
+    assert found["metadata"]["ownerReferences"][0]["uid"] == UID
+    spec = found["spec"]
+    assert (spec["hostname"], spec["subdomain"], spec["restartPolicy"]) == (
+        "digits-m1",
+        "digits-nodes",
+        "Never",
+    )
+    variables = {it["name"]: it.get("value") for it in spec["containers"][0]["env"]}
+    assert variables["PET_NNODES"] == "2:4"
+    assert variables["PET_RDZV_ENDPOINT"] == "digits-m0.digits-nodes:29400,digits-m1.digits-nodes:29400"
+    assert variables["PET_RDZV_ENDPOINT"] == endpoints("digits", 2)
+    assert "affinity" not in spec
+    assert spec["containers"][0]["resources"] == {"limits": {"memory": "1Gi", "cpu": 2}}
+
+
+def test_a_pod_with_more_memory_elsewhere() -> None:
+    given = job()
+    term = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}
+    spec = given["spec"]["roles"][0]["template"]["spec"]
+    key = "requiredDuringSchedulingIgnoredDuringExecution"
+    spec["affinity"] = {"nodeAffinity": {key: {"nodeSelectorTerms": [term, {}]}}}
+    spec["containers"][0]["env"] = [{"name": "PET_NNODES", "value": "9"}]
+    spec["terminationGracePeriodSeconds"] = 5
+    found = pod_of(given, wish_of(given), Start(7, -1, 3 << 30, ("a", "b")))["spec"]
+    limits = found["containers"][0]["resources"]
+    assert limits == {"limits": {"memory": "3072Mi", "cpu": 2}, "requests": {"memory": "3072Mi"}}
+    terms = found["affinity"]["nodeAffinity"][key]["nodeSelectorTerms"]
+    avoided = [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in ("a", "b")]
+    assert terms == [{**term, "matchFields": avoided}, {"matchFields": avoided}]
+    assert "hostname" not in found
+    assert found["terminationGracePeriodSeconds"] == 5
+    assert [it["value"] for it in found["containers"][0]["env"] if it["name"] == "PET_NNODES"] == ["9"]
+    assert spec["containers"][0]["resources"] == {"limits": {"memory": "1Gi", "cpu": 2}}  # as it was
+    plain = pod_of(job(), wish_of(job()), Start(7, -1, 0, ("a",)))["spec"]
+    assert plain["affinity"]["nodeAffinity"][key] == {"nodeSelectorTerms": [{"matchFields": avoided[:1]}]}
+
+
+def test_a_service_publishes_names_before_anything_is_ready() -> None:
+    spec = service_of(job())["spec"]
+    assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
+    assert secret_of(job(), "abc")["stringData"] == {"token": "abc"}
+
+
+def test_the_operator_may_not_read_secrets_nor_change_jobs() -> None:
+    _, role, _ = rbac("a")
+    verbs = {
+        (resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+    }
+    assert {verb for resource, verb in verbs if resource == "secrets"} == {"create"}
+    assert {verb for resource, verb in verbs if resource == "elasticjobs"} == {"get", "list", "watch"}
+    assert not any(verb == "*" or resource == "*" for resource, verb in verbs)
+    text = installation(True, ("a", "b"))
+    assert text.count("\nkind: Role\n") == 2
+    assert "&id" not in text
+    assert text.startswith("apiVersion: apiextensions.k8s.io/v1")
+
+
+# -- status
+
+
+RECORD = Record(
+    next_index=5,
+    live=(Live(2, 0, True), Live(4)),
+    failures=2,
+    streak=1,
+    failed_at=1000.0,
+    memory=1 << 31,
+    avoided=("a", "b"),
+    halted="enough",
+    verdict=Verdict.AGAIN,
+    why="too few",
+    since=900.0,
+)
+
+
+def test_a_record_comes_back_as_it_was_kept() -> None:
+    for record in (Record(), RECORD):
+        decision = replace(decide(Wish(2, 4, 3), (), Record(), 0.0), record=record)
+        status = status_of(Wish(2, 4, 3), decision, 1, {}, 0.0)
+        assert record_of(status) == record
+
+
+@pytest.mark.parametrize("key", ["nextIndex", "live", "failures", "verdict", "since"])
+@pytest.mark.parametrize("value", ["x", -1, [{}], [{"index": 9, "slot": 0, "seen": True}]])
+def test_a_record_that_makes_no_sense_is_none(key: str, value: object) -> None:
+    decision = replace(decide(Wish(2, 4, 3), (), Record(), 0.0), record=RECORD)
+    status = status_of(Wish(2, 4, 3), decision, 1, {}, 0.0)
+    status["fleet"][key] = value
+    if (key, value) != ("since", -1):
+        assert record_of(status) == Record()
+
+
+def test_a_condition_keeps_the_moment_of_its_last_change() -> None:
+    wish = Wish(2, 4, 3)
+    first = status_of(wish, decide(wish, (), Record(), 0.0), 1, {}, 0.0)
+    later = status_of(wish, decide(wish, (), Record(), 0.0, "no quota"), 1, first, 60.0)
+    moments = {it["type"]: it["lastTransitionTime"][14:19] for it in later["conditions"]}
+    assert moments == {
+        "Available": "00:00",
+        "Hindered": "01:00",
+        "Suspended": "00:00",
+        "Complete": "00:00",
+        "Failed": "00:00",
+    }
+    assert later["message"] == "no quota"
+
+
+def test_an_invalid_job_keeps_its_other_conditions() -> None:
+    wish = Wish(2, 4, 3)
+    first = status_of(wish, decide(wish, (), Record(), 0.0), 1, {}, 0.0)
+    later = invalid_status("min above max", 2, first, 60.0)
+    assert "fleet" not in later
+    assert [it["type"] for it in later["conditions"]] == [
+        "Available",
+        "Suspended",
+        "Complete",
+        "Failed",
+        "Hindered",
+    ]
+    assert invalid_status("x", 2, {}, 60.0)["conditions"][0]["reason"] == "Invalid"
+
+
+# -- quantities
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("1Gi", 1 << 30),
+        ("0.5Gi", 1 << 29),
+        ("500M", 500_000_000),
+        ("128974848", 128974848),
+        (1000, 1000),
+        ("1e3", 1000),
+        ("1500m", 2),
+        ("2E", None),
+    ],
+)
+def test_amounts_of_memory(text: object, amount: int | None) -> None:
+    if amount is None:
+        with pytest.raises(ValueError, match="too much"):
+            memory_of(text)
+    else:
+        assert memory_of(text) == amount
+
+
+@pytest.mark.parametrize("text", ["", "1Xi", "Gi", "-1", "1ee3", "1 Gi", None])
+def test_what_is_no_amount_of_memory(text: object) -> None:
+    with pytest.raises(ValueError, match="no amount"):
+        memory_of(text)
+
+
+def test_amounts_are_written_so_that_they_can_be_read() -> None:
+    assert to_quantity(3 << 30) == "3072Mi"
+    assert memory_of(to_quantity(12345)) == 12345
