@@ -1,0 +1,296 @@
+"""ElasticJobs on a real control plane, from YAML to the end: real agents in pods that a fake kubelet runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from elasticrun.platforms.kubernetes.crd import crd, rbac
+from elasticrun.platforms.kubernetes.names import PLURAL, job_path
+from tests.support.director import WORKER, Director
+from tests.support.hosts import why_no_hosts
+from tests.support.kube import DEADLINE, Kube, Object, Refused, control_plane, why_no_control_plane
+from tests.support.kubelet import PODS, Kubelet, Pod
+from tests.support.launcher import Launcher
+
+pytestmark = pytest.mark.skipif(
+    not all(map(find_spec, ("kopf", "kubernetes"))),
+    reason="needs kopf and kubernetes: pip install 'elasticrun[kubernetes]'",
+)
+
+NAMESPACE = "training"
+JOBS = f"/apis/elasticrun.io/v1alpha1/namespaces/{NAMESPACE}/{PLURAL}"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+JOB = """
+apiVersion: elasticrun.io/v1alpha1
+kind: ElasticJob
+metadata:
+  name: {name}
+spec:
+  roles:
+  - minReplicas: 2
+    maxReplicas: {most}
+    template:
+      spec:
+        containers:
+        - name: main
+          image: none
+          command: [{python}, -m, elasticrun, --max-restarts=3, {script}]
+          resources:
+            limits: {{memory: 64Mi}}
+"""
+
+
+class Cluster:
+    """The control plane, a kubelet, and an operator, shared by the tests of this file."""
+
+    def __init__(self, kube: Kube, kubelet: Kubelet, director: Director, folder: Path) -> None:
+        self.kube = kube
+        self.kubelet = kubelet
+        self.director = director
+        self.folder = folder
+        self.began = time.monotonic()
+
+    def operate(self, *options: str, name: str = "operator") -> Launcher:
+        """One more operator, once it watches."""
+        words = (
+            "operator",
+            "--kubeconfig",
+            str(self.folder / "operator.kubeconfig"),
+            "--namespace",
+            NAMESPACE,
+        )
+        command = (sys.executable, "-m", "elasticrun.cli.ctl")
+        operator = Launcher(*words, *options, cwd=self.folder, command=command, name=name)
+        operator.wait_line("keeps the ElasticJobs")
+        return operator
+
+    def apply(self, name: str, most: int = 4) -> None:
+        """Create a job from its YAML."""
+        text = JOB.format(name=name, most=most, python=sys.executable, script=WORKER)
+        self.kube.create(JOBS, yaml.safe_load(text))
+        self.began = time.monotonic()
+
+    def change(self, name: str, **spec: Any) -> None:
+        self.kube.merge(job_path(NAMESPACE, name), {"spec": spec})
+        self.began = time.monotonic()
+
+    def status(self, name: str) -> Object:
+        found = [it for it in self.kube.all(JOBS) if it["metadata"]["name"] == name]
+        status: Object = found[0].get("status", {}) if found else {}
+        return status
+
+    def wait_phase(self, name: str, phase: str) -> None:
+        self.kube.wait(lambda: self.status(name).get("phase") == phase, f"{phase} of {name}")
+
+    def pods(self, name: str) -> dict[int, Object]:
+        """The pods of a job, by index."""
+        found = [
+            it for it in self.kube.all(PODS) if it["metadata"]["labels"].get("elasticrun.io/job") == name
+        ]
+        return {int(it["metadata"]["labels"]["elasticrun.io/index"]): it for it in found}
+
+    def running(self, name: str) -> set[int]:
+        return {
+            index
+            for index, pod in self.pods(name).items()
+            if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
+        }
+
+    def wait_running(self, name: str, *indices: int) -> dict[int, int]:
+        """Return once exactly these pods run: the pids of their agents."""
+        self.kube.wait(lambda: self.running(name) == set(indices), f"pods {indices} of {name}")
+        return {index: self.agent(name, index).pid for index in indices}
+
+    def agent(self, name: str, index: int) -> Pod:
+        return self.kubelet.named(f"{name}-{index}")
+
+    def delete_pod(self, name: str, index: int) -> None:
+        self.began = time.monotonic()
+        self.kube.delete(self.agent(name, index).path)
+
+    def told(self, name: str) -> list[str]:
+        """The events of a job."""
+        return [it["message"] for it in self.kube.all(EVENTS) if it["involvedObject"]["name"] == name]
+
+    def took(self, what: str) -> None:
+        """Print a time; no test decides by it."""
+        print(f"{what}: {time.monotonic() - self.began:.1f} s")
+
+    def story(self) -> str:
+        pods = list(self.kubelet.pods.values())
+        return "\n".join(f"-- {pod.name}\n{pod.output}" for pod in pods if pod.process is not None)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if why := why_no_control_plane() or why_no_hosts():
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("cluster")
+    director = Director(folder)
+    director.deadline = DEADLINE
+    with control_plane(folder / "control-plane") as kube:
+        _install(kube, folder)
+        env = {**director.env, "PET_HEALTH_CHECK": "off", "LOGLEVEL": "INFO"}
+        kubelet = Kubelet(kube, folder, ("host-a", "host-b", "host-c"), env)
+        made = Cluster(kube, kubelet, director, folder)
+        operator = made.operate()
+        try:
+            yield made
+            operator.process.terminate()
+            assert operator.wait() == 0
+        finally:
+            operator.finish()
+            print(operator.story(), made.story(), sep="\n")
+            kubelet.close()
+            director.close()
+
+
+def _install(kube: Kube, folder: Path) -> None:
+    """What an administrator does once; the operator gets the rights that it says it needs, and no others."""
+    kube.follow(CRDS)
+    kube.create(CRDS, crd())
+    kube.wait(lambda: any(map(_is_served, kube.all(CRDS))), "ElasticJob")
+    kube.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    homes = {
+        "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+        "Role": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles",
+        "RoleBinding": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings",
+    }
+    for document in rbac(NAMESPACE):
+        kube.create(homes[document["kind"]], document)
+    account = f"{homes['ServiceAccount']}/elasticrun-operator/token"
+    token = kube.create(
+        account, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    )
+    access = yaml.safe_load(kube.kubeconfig.read_text())
+    access["users"][0]["user"] = {"token": token["status"]["token"]}
+    (folder / "operator.kubeconfig").write_text(yaml.safe_dump(access))
+    kube.follow(JOBS)
+    kube.follow(EVENTS)
+
+
+def _is_served(found: Object) -> bool:
+    conditions = found.get("status", {}).get("conditions") or []
+    return any(it["type"] == "Established" and it["status"] == "True" for it in conditions)
+
+
+@pytest.fixture
+def cluster(shared: Cluster) -> Iterator[Cluster]:
+    """The shared cluster without jobs of other tests."""
+    shared.director.forget()
+    yield shared
+    for job in shared.kube.all(JOBS):
+        shared.kube.delete(f"{JOBS}/{job['metadata']['name']}")
+    shared.kube.wait(lambda: not shared.kube.all(JOBS) and not shared.kube.all(PODS), "end of all pods")
+    shared.director.forget()
+    shared.director.order("")
+
+
+def test_one_yaml_runs_to_its_end(cluster: Cluster) -> None:
+    cluster.apply("whole")
+    workers = cluster.director.world(4)
+    cluster.took("from kubectl apply to a world of four")
+    assert len({worker.env["ELASTICRUN_TEST_DIRECTOR"] for worker in workers}) == 1
+    cluster.wait_running("whole", 0, 1, 2, 3)
+    cluster.wait_phase("whole", "Running")
+    cluster.director.order("exit 0")
+    cluster.wait_phase("whole", "Succeeded")
+    cluster.took("and to Succeeded")
+    assert {it["type"] for it in cluster.status("whole")["conditions"] if it["status"] == "True"} == {
+        "Complete"
+    }
+    assert sorted(cluster.pods("whole")) == [0, 1, 2, 3]
+    assert any("replicas 0, 1, 2, 3" in text for text in cluster.told("whole"))
+
+
+def test_a_deleted_pod_is_replaced_while_the_others_go_on(cluster: Cluster) -> None:
+    cluster.apply("deleted")
+    cluster.director.world(4)
+    before = cluster.wait_running("deleted", 0, 1, 2, 3)
+    last = cluster.director.last_round
+    cluster.delete_pod("deleted", 3)
+    cluster.director.world(4, after=last)
+    cluster.took("from a pod's deletion to a world of four again")
+    after = cluster.wait_running("deleted", 0, 1, 2, 4)
+    assert {index: after[index] for index in (0, 1, 2)} == {index: before[index] for index in (0, 1, 2)}
+    cluster.director.order("exit 0")
+    cluster.wait_phase("deleted", "Succeeded")
+
+
+def test_the_pod_of_the_master_is_replaced_under_its_name(cluster: Cluster) -> None:
+    cluster.apply("master")
+    cluster.director.world(4)
+    before = cluster.wait_running("master", 0, 1, 2, 3)
+    last = cluster.director.last_round
+    cluster.delete_pod("master", 0)
+    cluster.director.world(4, after=last)
+    cluster.took("from the deletion of the master's pod to a world of four again")
+    after = cluster.wait_running("master", 1, 2, 3, 4)
+    assert cluster.pods("master")[4]["spec"]["hostname"] == "master-m0"
+    assert {index: after[index] for index in (1, 2, 3)} == {index: before[index] for index in (1, 2, 3)}
+    cluster.director.order("exit 0")
+    cluster.wait_phase("master", "Succeeded")
+
+
+def test_a_pod_out_of_memory_comes_back_with_twice_as_much(cluster: Cluster) -> None:
+    cluster.apply("oom", most=3)
+    cluster.director.world(3)
+    cluster.wait_running("oom", 0, 1, 2)
+    last, cluster.began = cluster.director.last_round, time.monotonic()
+    cluster.kubelet.oom("oom-2")
+    cluster.director.world(3, after=last)
+    cluster.took("from an OOM kill to a world of three again")
+    cluster.wait_running("oom", 0, 1, 3)
+    resources = cluster.pods("oom")[3]["spec"]["containers"][0]["resources"]
+    assert resources == {"limits": {"memory": "128Mi"}, "requests": {"memory": "128Mi"}}
+    assert any("reached its memory limit of 64 MiB" in text for text in cluster.told("oom"))
+
+
+def test_suspend_and_resume(cluster: Cluster) -> None:
+    cluster.apply("paused", most=2)
+    cluster.director.world(2)
+    last = cluster.director.last_round
+    cluster.change("paused", suspend=True)
+    cluster.wait_phase("paused", "Suspended")
+    cluster.took("suspended after")
+    assert not cluster.pods("paused")
+    cluster.director.forget()
+    cluster.change("paused", suspend=False)
+    cluster.director.world(2)
+    cluster.took("a world again, after the resume")
+    assert last >= 0
+    cluster.wait_running("paused", 2, 3)
+    cluster.director.order("exit 0")
+    cluster.wait_phase("paused", "Succeeded")
+
+
+def test_a_wrong_job_is_refused_by_name(cluster: Cluster) -> None:
+    good = yaml.safe_load(JOB.format(name="wrong", most=4, python="python", script="x"))
+    for change, named in WRONG:
+        wrong = yaml.safe_load(yaml.safe_dump(good))
+        change(wrong["spec"]["roles"][0])
+        with pytest.raises(Refused, match=named):
+            cluster.kube.create(f"{JOBS}?dryRun=All", wrong)
+
+
+WRONG: list[tuple[Callable[[Object], object], str]] = [
+    (lambda role: role.update(minReplicas="two"), "spec.roles.minReplicas"),
+    (lambda role: role.pop("template"), "template"),
+    (lambda role: role["template"]["spec"].update(containers=[]), "containers"),
+]
+
+
+def test_a_job_that_makes_no_sense_is_told_so(cluster: Cluster) -> None:
+    cluster.apply("senseless", most=1)
+    cluster.kube.wait(lambda: cluster.status("senseless").get("message"), "message")
+    assert cluster.status("senseless")["message"] == "minReplicas is 2, which is more than maxReplicas, 1"
+    assert not cluster.pods("senseless")

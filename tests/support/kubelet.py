@@ -1,0 +1,263 @@
+"""A kubelet for tests: it runs the pods that a real scheduler binds to its hosts, as processes of this box.
+
+Each pod has a network namespace and a host name (``hosts.py``), its own /etc/hosts in which the names of a
+headless Service are, and one container, whose image does not matter. What a kubelet does for a pod's life is
+done: Running, Succeeded or Failed with the exit code and reason, SIGTERM and after the grace SIGKILL when it
+is deleted, and its removal at the end. ``oom`` kills one as the kernel would.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tests.support.hosts import INTERFACE, Namespace
+from tests.support.kube import Kube, Object, Refused
+from tests.support.launcher import MARK, clean_environment, private_folders
+from tests.support.processes import kill_marked, wait_end
+
+PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+#: Written in place, so that it is never seen half: readers see the old or the new bytes of this many.
+_HOSTS_SIZE = 8192
+_BIND = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
+
+
+class Pod:
+    """One pod that runs, or did."""
+
+    def __init__(self, found: Object, folder: Path, namespace: Namespace, address: str) -> None:
+        self.found = found
+        self.name: str = found["metadata"]["name"]
+        self.path = f"/api/v1/namespaces/{found['metadata']['namespace']}/pods/{self.name}"
+        self.folder = folder
+        self.namespace = namespace
+        self.address = address
+        self.mark = uuid.uuid4().hex
+        self.process: subprocess.Popen[bytes] | None = None
+        self.reason = ""  # of its end, if it is not in the exit code
+        self.started = _now()
+        self.is_told = False  # to end
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def output(self) -> str:
+        return (self.folder / "output").read_text(errors="replace")
+
+
+class Kubelet:
+    """All hosts of one cluster."""
+
+    def __init__(self, kube: Kube, folder: Path, hosts: Sequence[str], env: dict[str, str]) -> None:
+        self.kube = kube
+        self.env = env  # of every container
+        self.pods: dict[str, Pod] = {}  # by uid
+        self._folder = folder
+        self._lock = threading.RLock()
+        self._timers: list[threading.Timer] = []
+        self._number = 0
+        self._names = folder / "hosts"
+        self._names.write_bytes(b"\n" * _HOSTS_SIZE)
+        self._switch = Namespace("switch")
+        self._switch.ip("link add bridge type bridge", "link set bridge up")
+        kube.follow(NODES)
+        for host in hosts:
+            self._register(host)
+        kube.follow(PODS, self._seen)
+
+    def _register(self, host: str) -> None:
+        self.kube.create(NODES, {"metadata": {"name": host, "labels": {"kubernetes.io/hostname": host}}})
+        resources = {"cpu": "32", "memory": "64Gi", "pods": "500"}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": _now()}
+        status = {"capacity": resources, "allocatable": resources, "conditions": [ready]}
+        self.kube.merge(f"{NODES}/{host}/status", {"status": status})
+        self.kube.merge(f"{NODES}/{host}", {"spec": {"taints": None}})  # not ready, as it was at first
+
+    def named(self, name: str) -> Pod:
+        """The pod of this name that ran last."""
+        with self._lock:
+            return [pod for pod in self.pods.values() if pod.name == name][-1]
+
+    def oom(self, name: str) -> None:
+        """The kernel kills the container: it has reached its memory limit."""
+        pod = self.named(name)
+        pod.reason = "OOMKilled"
+        self._kill(pod)
+
+    # -- what happens to pods
+
+    def _seen(self, kind: str, found: Object) -> None:
+        uid, bound = found["metadata"]["uid"], found["spec"].get("nodeName")
+        with self._lock:
+            pod = self.pods.get(uid)
+            if kind == "DELETED":
+                if pod is not None:
+                    self._kill(pod)
+                return
+            leaves = found["metadata"].get("deletionTimestamp")
+            if pod is None and bound and not leaves and found.get("status", {}).get("phase") == "Pending":
+                pod = self.pods[uid] = self._make(found)
+                threading.Thread(target=self._run, args=(pod,), daemon=True).start()
+            elif leaves and pod is not None and not pod.is_told:
+                pod.is_told = True
+                self._stop(pod, found["metadata"].get("deletionGracePeriodSeconds", 30))
+            elif leaves and pod is None:
+                self.kube.delete(_path(found), grace=0)
+
+    def _make(self, found: Object) -> Pod:
+        self._number += 1
+        number, name = self._number, found["metadata"]["name"]
+        namespace = Namespace(found["spec"].get("hostname", name))
+        folder = self._folder / f"{number}-{name}"
+        folder.mkdir()
+        address = f"10.88.{number // 250}.{number % 250 + 1}"
+        self._switch.ip(
+            f"link add port{number} type veth peer name {INTERFACE} netns {namespace.pid}",
+            f"link set port{number} master bridge up",
+        )
+        namespace.ip(f"addr add {address}/16 dev {INTERFACE}", f"link set {INTERFACE} up")
+        return Pod(found, folder, namespace, address)
+
+    def _run(self, pod: Pod) -> None:
+        """From the start of its process to the end."""
+        container = pod.found["spec"]["containers"][0]
+        with self._lock:
+            self._publish(pod)
+            self._start(pod, container)
+            if pod.is_told:
+                pod.process.terminate()  # type: ignore[union-attr] # it was told before it was there
+        self._report(pod, "Running", {"running": {"startedAt": pod.started}})
+        wait_end(pod.pid, 3600.0)
+        assert pod.process is not None
+        status = pod.process.wait()
+        kill_marked(f"{MARK}={pod.mark}")
+        pod.namespace.close()
+        code = status if status >= 0 else 128 - status
+        with self._lock:
+            self._publish()
+        ended = {
+            "exitCode": code,
+            "reason": pod.reason or ("Error" if code else "Completed"),
+            "finishedAt": _now(),
+        }
+        self._report(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+        if pod.is_told:
+            self.kube.delete(pod.path, grace=0)
+
+    def _start(self, pod: Pod, container: dict[str, Any]) -> None:
+        temporary = pod.folder / "tmp"
+        for folder in (temporary, pod.folder / "session"):
+            folder.mkdir()
+        environment = clean_environment(
+            **private_folders(pod.folder),
+            **self.env,
+            **self._variables(pod, container),
+            TMPDIR=str(temporary),
+            GLOO_SOCKET_IFNAME=INTERFACE,
+        )
+        environment[MARK] = pod.mark
+        words = [*container.get("command", ()), *container.get("args", ())]
+        inside = ("unshare", "--mount", "sh", "-ec", _BIND, "sh", str(self._names))
+        with (pod.folder / "output").open("wb") as output:
+            pod.process = subprocess.Popen(
+                [*pod.namespace.enter, *inside, *words],
+                env=environment,
+                cwd=pod.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _variables(self, pod: Pod, container: dict[str, Any]) -> dict[str, str]:
+        found = {}
+        for each in container.get("env", ()):
+            value = each.get("value", "")
+            if reference := each.get("valueFrom", {}).get("secretKeyRef"):
+                path = f"/api/v1/namespaces/{pod.found['metadata']['namespace']}/secrets/{reference['name']}"
+                value = base64.b64decode(self.kube.get(path)["data"][reference["key"]]).decode()
+            found[each["name"]] = value
+        return found
+
+    def _report(self, pod: Pod, phase: str, state: dict[str, Any]) -> None:
+        container = pod.found["spec"]["containers"][0]
+        shown = {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "ready": phase == "Running",
+            "restartCount": 0,
+            "state": state,
+        }
+        status = {
+            "phase": phase,
+            "podIP": pod.address,
+            "podIPs": [{"ip": pod.address}],
+            "hostIP": "10.88.255.1",
+            "startTime": pod.started,
+            "containerStatuses": [shown],
+        }
+        with contextlib.suppress(Refused):  # it was removed by force
+            self.kube.merge(f"{pod.path}/status", {"status": status})
+
+    def _publish(self, new: Pod | None = None) -> None:
+        """Write the names of the pods that run, as the cluster's DNS would know them."""
+        running = [
+            pod for pod in self.pods.values() if pod.process is not None and pod.process.poll() is None
+        ]
+        lines = ["127.0.0.1 localhost"]
+        for pod in (*running, *([new] if new is not None else [])):
+            spec, namespace = pod.found["spec"], pod.found["metadata"]["namespace"]
+            short = (
+                f"{spec.get('hostname', pod.name)}.{spec['subdomain']}" if spec.get("subdomain") else pod.name
+            )
+            lines.append(f"{pod.address} {short} {short}.{namespace}.svc.cluster.local")
+        text = "\n".join(lines).encode().ljust(_HOSTS_SIZE, b"\n")
+        with self._names.open("r+b") as file:
+            file.write(text)
+
+    # -- the end
+
+    def _stop(self, pod: Pod, grace: float) -> None:
+        if pod.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            pod.process.terminate()
+        timer = threading.Timer(grace, self._kill, (pod,))
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    def _kill(self, pod: Pod) -> None:
+        """Everything in the container dies, as with its first process."""
+        if pod.process is not None and pod.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pod.process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        for pod in list(self.pods.values()):
+            self._kill(pod)
+            kill_marked(f"{MARK}={pod.mark}")
+        self._switch.close()
+
+
+def _path(found: Object) -> str:
+    return f"/api/v1/namespaces/{found['metadata']['namespace']}/pods/{found['metadata']['name']}"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
