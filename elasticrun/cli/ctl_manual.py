@@ -15,6 +15,7 @@ TOPICS = (
     "nodes",
     "hosts",
     "kubernetes",
+    "operator",
     "slurm",
     "restarts",
     "health-check",

@@ -326,6 +326,15 @@ def test_what_does_not_end_with_its_job_is_removed() -> None:
     assert decision.phase == "Succeeded"
 
 
+def test_what_has_not_begun_when_its_job_ends_is_removed_at_once() -> None:
+    world = begun()
+    world.change(3, phase=Phase.PENDING)
+    assert world.end(2, 0).actions == (Remove(3, "the job is over"),)
+    world = begun(replace(WISH, clean=CleanPolicy.NONE))
+    world.change(3, phase=Phase.PENDING)
+    assert world.end(2, 0).actions == ()
+
+
 def test_a_removal_that_was_not_carried_out_is_decided_again() -> None:
     world = begun()
     world.end(2, 0)

@@ -36,7 +36,7 @@ metadata:
   name: {name}
 spec:
   roles:
-  - minReplicas: 2
+  - minReplicas: {least}
     maxReplicas: {most}
     template:
       spec:
@@ -58,6 +58,8 @@ class Cluster:
         self.director = director
         self.folder = folder
         self.began = time.monotonic()
+        self.operators: list[Launcher] = []
+        self.operator = self.operate()
 
     def operate(self, *options: str, name: str = "operator") -> Launcher:
         """One more operator, once it watches."""
@@ -70,13 +72,17 @@ class Cluster:
         )
         command = (sys.executable, "-m", "elasticrun.cli.ctl")
         operator = Launcher(*words, *options, cwd=self.folder, command=command, name=name)
+        self.operators.append(operator)
         operator.wait_line("keeps the ElasticJobs")
         return operator
 
-    def apply(self, name: str, most: int = 4) -> None:
+    def apply(self, name: str, most: int = 4, least: int = 2, command: list[str] | None = None) -> None:
         """Create a job from its YAML."""
-        text = JOB.format(name=name, most=most, python=sys.executable, script=WORKER)
-        self.kube.create(JOBS, yaml.safe_load(text))
+        text = JOB.format(name=name, least=least, most=most, python=sys.executable, script=WORKER)
+        job = yaml.safe_load(text)
+        if command:
+            job["spec"]["roles"][0]["template"]["spec"]["containers"][0]["command"] = command
+        self.kube.create(JOBS, job)
         self.began = time.monotonic()
 
     def change(self, name: str, **spec: Any) -> None:
@@ -142,14 +148,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         env = {**director.env, "PET_HEALTH_CHECK": "off", "LOGLEVEL": "INFO"}
         kubelet = Kubelet(kube, folder, ("host-a", "host-b", "host-c"), env)
         made = Cluster(kube, kubelet, director, folder)
-        operator = made.operate()
         try:
             yield made
-            operator.process.terminate()
-            assert operator.wait() == 0
+            made.operator.process.terminate()
+            assert made.operator.wait() == 0
         finally:
-            operator.finish()
-            print(operator.story(), made.story(), sep="\n")
+            for operator in made.operators:
+                operator.finish()
+                print(operator.story())
+            print(made.story())
             kubelet.close()
             director.close()
 
@@ -255,26 +262,114 @@ def test_a_pod_out_of_memory_comes_back_with_twice_as_much(cluster: Cluster) -> 
     assert any("reached its memory limit of 64 MiB" in text for text in cluster.told("oom"))
 
 
+def test_an_evicted_pod_comes_back_with_the_same_memory(cluster: Cluster) -> None:
+    cluster.apply("evicted", most=3)
+    cluster.director.world(3)
+    cluster.wait_running("evicted", 0, 1, 2)
+    last = cluster.director.last_round
+    cluster.kubelet.evict("evicted-2")
+    cluster.director.world(3, after=last)
+    cluster.wait_running("evicted", 0, 1, 3)
+    assert cluster.pods("evicted")[3]["spec"]["containers"][0]["resources"]["limits"] == {"memory": "64Mi"}
+    assert cluster.status("evicted")["fleet"]["failures"] == 0
+    assert any(
+        "was evicted" in text and "low on resource: memory" in text for text in cluster.told("evicted")
+    )
+
+
+def test_hosts_that_agents_call_faulty_are_avoided(cluster: Cluster) -> None:
+    cluster.apply("faulty", least=1, most=1, command=["sh", "-c", "exit 13"])
+    cluster.kube.wait(lambda: "Unschedulable" in cluster.status("faulty").get("message", ""), "lack of hosts")
+    pods = cluster.pods("faulty")
+    assert sorted(pods) == [0, 1, 2, 3]
+    tried = sorted(pods[index]["spec"]["nodeName"] for index in (0, 1, 2))
+    assert tried == sorted(cluster.status("faulty")["fleet"]["avoided"]) == ["host-a", "host-b", "host-c"]
+    assert cluster.status("faulty")["phase"] == "Pending"
+
+
+def test_a_job_that_fails_is_not_begun_again(cluster: Cluster) -> None:
+    cluster.apply("failing", least=1, most=1, command=["sh", "-c", "echo the loss is NaN; exit 12"])
+    cluster.wait_phase("failing", "Failed")
+    assert sorted(cluster.pods("failing")) == [0]
+    assert "failed again with the same error" in cluster.status("failing")["message"]
+
+
+def test_pods_that_keep_failing_are_replaced_so_often_only(cluster: Cluster) -> None:
+    cluster.apply("crashing", least=1, most=1, command=["sh", "-c", "exit 70"])
+    roles = yaml.safe_load(JOB.format(name="x", least=1, most=1, python="sh", script="x"))["spec"]["roles"]
+    roles[0] |= {"restartLimit": 1}
+    roles[0]["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", "exit 70"]
+    cluster.change("crashing", roles=roles)
+    cluster.wait_phase("crashing", "Failed")
+    assert "1 replacements were spent" in cluster.status("crashing")["message"]
+    assert sorted(cluster.pods("crashing")) == [0, 1]
+
+
+def test_a_quota_that_is_spent_is_told_and_waited_for(cluster: Cluster) -> None:
+    quotas = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
+    cluster.kube.follow(quotas)
+    cluster.kube.create(quotas, {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}})
+    try:
+        cluster.kube.wait(
+            lambda: any(it.get("status", {}).get("hard") for it in cluster.kube.all(quotas)), "quota"
+        )
+        cluster.apply("poor", most=2)
+        cluster.kube.wait(lambda: "exceeded quota" in cluster.status("poor").get("message", ""), "refusal")
+        assert len(cluster.pods("poor")) == 1
+    finally:
+        cluster.kube.delete(f"{quotas}/few")
+    cluster.director.world(2)
+    cluster.wait_running("poor", 0, 1)
+
+
+def test_an_operator_that_is_killed_leaves_nothing_lost_or_doubled(cluster: Cluster) -> None:
+    cluster.apply("orphaned")
+    cluster.director.world(4)
+    before = cluster.wait_running("orphaned", 0, 1, 2, 3)
+    last = cluster.director.last_round
+    cluster.operator.kill()
+    cluster.operator.wait()
+    cluster.delete_pod("orphaned", 3)
+    cluster.director.world(3, after=last)  # without an operator the agents see to it
+    cluster.kube.wait(lambda: 3 not in cluster.pods("orphaned"), "end of the pod")
+    assert sorted(cluster.pods("orphaned")) == [0, 1, 2]
+    cluster.operator = cluster.operate(name="its successor")
+    beside = cluster.operate(name="another beside it")
+    cluster.director.world(4, after=last)
+    after = cluster.wait_running("orphaned", 0, 1, 2, 4)
+    assert {index: after[index] for index in (0, 1, 2)} == {index: before[index] for index in (0, 1, 2)}
+    cluster.delete_pod("orphaned", 4)
+    cluster.wait_running("orphaned", 0, 1, 2, 5)
+    beside.kill()
+    beside.wait()
+    last = cluster.director.last_round
+    cluster.delete_pod("orphaned", 5)
+    cluster.wait_running("orphaned", 0, 1, 2, 6)
+    cluster.director.world(4, after=last)
+    assert cluster.status("orphaned")["fleet"]["nextIndex"] == 7
+    cluster.director.order("exit 0")
+    cluster.wait_phase("orphaned", "Succeeded")
+
+
 def test_suspend_and_resume(cluster: Cluster) -> None:
     cluster.apply("paused", most=2)
     cluster.director.world(2)
-    last = cluster.director.last_round
+    cluster.wait_running("paused", 0, 1)
     cluster.change("paused", suspend=True)
     cluster.wait_phase("paused", "Suspended")
     cluster.took("suspended after")
-    assert not cluster.pods("paused")
+    cluster.kube.wait(lambda: not cluster.pods("paused"), "end of its pods")
     cluster.director.forget()
     cluster.change("paused", suspend=False)
     cluster.director.world(2)
     cluster.took("a world again, after the resume")
-    assert last >= 0
     cluster.wait_running("paused", 2, 3)
     cluster.director.order("exit 0")
     cluster.wait_phase("paused", "Succeeded")
 
 
 def test_a_wrong_job_is_refused_by_name(cluster: Cluster) -> None:
-    good = yaml.safe_load(JOB.format(name="wrong", most=4, python="python", script="x"))
+    good = yaml.safe_load(JOB.format(name="wrong", least=2, most=4, python="python", script="x"))
     for change, named in WRONG:
         wrong = yaml.safe_load(yaml.safe_dump(good))
         change(wrong["spec"]["roles"][0])

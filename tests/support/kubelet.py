@@ -96,6 +96,12 @@ class Kubelet:
         pod.reason = "OOMKilled"
         self._kill(pod)
 
+    def evict(self, name: str) -> None:
+        """The host runs low on memory, and sends the pod away."""
+        pod = self.named(name)
+        pod.reason = "Evicted"
+        self._kill(pod)
+
     # -- what happens to pods
 
     def _seen(self, kind: str, found: Object) -> None:
@@ -147,9 +153,10 @@ class Kubelet:
         code = status if status >= 0 else 128 - status
         with self._lock:
             self._publish()
+        reason = pod.reason if pod.reason == "OOMKilled" else "Error" if code else "Completed"
         ended = {
             "exitCode": code,
-            "reason": pod.reason or ("Error" if code else "Completed"),
+            "reason": reason,
             "finishedAt": _now(),
         }
         self._report(pod, "Failed" if code else "Succeeded", {"terminated": ended})
@@ -209,6 +216,8 @@ class Kubelet:
             "startTime": pod.started,
             "containerStatuses": [shown],
         }
+        if pod.reason == "Evicted":
+            status["reason"], status["message"] = pod.reason, "The node was low on resource: memory."
         with contextlib.suppress(Refused):  # it was removed by force
             self.kube.merge(f"{pod.path}/status", {"status": status})
 

@@ -206,14 +206,18 @@ class _Draft:
 
     def _finish(self) -> None:
         """The job is over: let the others end by themselves for a while."""
-        unseen = [index for index, each in self._live.items() if not each.seen]
-        self._drop(unseen, "the job is over")
+        keeps = self._wish.clean is CleanPolicy.NONE and self._record.verdict is not Verdict.AGAIN
+        idle = [index for index, each in self._live.items() if not each.seen]
+        if not keeps:
+            begun = {index for index, each in self._seen.items() if each.phase is not Phase.PENDING}
+            idle = [index for index in self._live if index not in begun]
+        self._drop(idle, "the job is over")
         if not self._live:
             return
         over = self._record.since + OVER
         if self._now < over:
             self._looks.append(over)
-        elif self._wish.clean is not CleanPolicy.NONE or self._record.verdict is Verdict.AGAIN:
+        elif not keeps:
             self._drop(self._live, "the job is over, and it did not end by itself")
         else:
             self._live.clear()

@@ -3,13 +3,18 @@
 kopf's own handlers of creations and changes are not used. They keep what they have seen in annotations of the
 objects, and need finalizers and the right to patch jobs. Here it only tells that something happened, and goes
 on watching when a connection breaks or a version is gone.
+
+An operator that has stopped to watch would be deaf, and nobody would notice. So kopf may ask for as long as
+the server is away, and if it gives up a watch for another reason, this program ends: whoever runs it starts
+another one, which looks at everything that is there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import kopf
@@ -18,8 +23,32 @@ from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import Api, access
 from elasticrun.platforms.kubernetes.names import GROUP, JOB_LABEL, PLURAL, VERSION
+from elasticrun.platforms.protocol import PlatformError
 
-log = logging.getLogger(__name__)
+#: How kopf says that it has given up a watch, and the logger that says it.
+_DEAF, _WATCHES = "Watcher for", "kopf._core.reactor.orchestration"
+
+
+class _Pauses:
+    """Seconds between tries while the server is away: without end."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.chain((0.5, 1.0, 2.0, 4.0, 8.0), itertools.repeat(15.0))
+
+
+class _Deafness(logging.Handler):
+    """Ends the operator when a watch was given up."""
+
+    def __init__(self, until: asyncio.Event) -> None:
+        super().__init__(logging.ERROR)
+        self._until = until
+        self.why = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at one message of kopf."""
+        if record.getMessage().startswith(_DEAF):
+            self.why = record.getMessage()
+            self._until.set()
 
 
 async def operate(
@@ -27,8 +56,10 @@ async def operate(
 ) -> None:
     """Keep the jobs of these namespaces, or of all, until told to stop; ``ready`` is set once it watches.
 
-    Raises PlatformError if there is no access to an API server.
+    Raises PlatformError if there is no access to an API server, or the operator cannot watch any more.
     """
+    deafness = _Deafness(until)
+    logging.getLogger(_WATCHES).addHandler(deafness)
     api = await Api.connect(kubeconfig)
     platform = Kubernetes(api)
     queue = Queue(Keeper(platform).reconcile)
@@ -43,16 +74,25 @@ async def operate(
             stop_flag=until,
             ready_flag=ready,
         )
+    except Exception:
+        if not deafness.why:
+            raise
     finally:
+        logging.getLogger(_WATCHES).removeHandler(deafness)
         await queue.close()
         await api.close()
+    if deafness.why:
+        raise PlatformError(f"the operator cannot watch any more: {deafness.why}")
 
 
 def _settings(is_namespaced: bool) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
+    settings.networking.error_backoffs = _Pauses()
     settings.scanning.disabled = is_namespaced  # it may not list what belongs to the whole cluster
-    settings.watching.server_timeout = 300  # seconds, and whole ones; then it lists anew, which mends what was missed
+    settings.watching.server_timeout = (
+        300  # seconds, and whole ones; then it lists anew, which mends what was missed
+    )
     return settings
 
 

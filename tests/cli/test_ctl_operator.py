@@ -1,0 +1,38 @@
+"""``elastic-ctl operator``, as far as it needs no cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from elasticrun.cli import web
+from elasticrun.cli.ctl import group
+
+
+def invoke(*words: str | Path, **env: str) -> Result:
+    return CliRunner().invoke(group, ["operator", *map(str, words)], env={"KUBECONFIG": "", **env})
+
+
+def test_it_prints_what_is_to_be_installed() -> None:
+    done = invoke("--crds", "--rbac", "--namespace", "a", "--namespace", "b")
+    assert done.exit_code == 0
+    kinds = [it["kind"] for it in yaml.safe_load_all(done.stdout)]
+    each = ["ServiceAccount", "Role", "RoleBinding"]
+    assert kinds == ["CustomResourceDefinition", *each, *each]
+
+
+def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("kubernetes")
+    done = invoke("--kubeconfig", tmp_path / "none")
+    assert done.exit_code == 2
+    assert "there is no file" in done.stderr
+
+
+def test_a_package_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "find_spec", lambda _: None)
+    done = invoke()
+    assert done.exit_code == 2
+    assert "pip install 'elasticrun[kubernetes]'" in done.stderr

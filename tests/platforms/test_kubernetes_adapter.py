@@ -1,0 +1,202 @@
+"""The adapter to Kubernetes, on a server that is a dict."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+if not all(map(find_spec, ("kopf", "kubernetes"))):
+    pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
+
+from elasticrun.platforms.keeper import Keeper
+from elasticrun.platforms.kubernetes.adapter import Kubernetes
+from elasticrun.platforms.kubernetes.api import Api, ApiError, _refusal
+from elasticrun.platforms.protocol import PlatformError
+from tests.platforms.test_kubernetes_objects import job
+
+
+class Server:
+    """The part of an API server that the adapter uses: one job, its pods, and what else is created."""
+
+    def __init__(self) -> None:
+        self.job: dict[str, Any] = job()
+        self.job["metadata"]["resourceVersion"] = "1"
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.others: list[Mapping[str, Any]] = []
+        self.writes = 0
+        self.before: Callable[[str], None] = lambda _: None
+
+    async def get(self, path: str, **query: str) -> Any:
+        self.before(f"GET {path}")
+        if path.endswith("/pods"):
+            assert query == {"labelSelector": "elasticrun.io/job=digits"}
+            return {"items": list(self.pods.values())}
+        if not path.endswith("/elasticjobs/digits"):
+            raise ApiError("not found", 404, "NotFound")
+        return {**self.job, "metadata": dict(self.job["metadata"])}
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Any:
+        self.before(f"POST {path}")
+        if body["kind"] != "Pod":
+            self.others.append(body)
+            return
+        name = body["metadata"]["name"]
+        if name in self.pods:
+            raise ApiError("it is there", 409, "AlreadyExists")
+        self.pods[name] = {**body, "status": {"phase": "Pending"}}
+
+    async def delete(self, path: str) -> Any:
+        self.before(f"DELETE {path}")
+        if self.pods.pop(path.rpartition("/")[2], None) is None:
+            raise ApiError("not found", 404, "NotFound")
+
+    async def merge(self, path: str, body: Mapping[str, Any]) -> Any:
+        self.before(f"PATCH {path}")
+        assert path.endswith("/digits/status")
+        if body["metadata"]["resourceVersion"] != self.job["metadata"]["resourceVersion"]:
+            raise ApiError("it has changed", 409, "Conflict")
+        status = {**self.job.get("status", {}), **body["status"]}
+        self.job["status"] = {key: value for key, value in status.items() if value is not None}
+        self.touch()
+
+    def touch(self) -> None:
+        """Somebody has changed the job."""
+        self.writes += 1
+        self.job["metadata"]["resourceVersion"] = str(self.writes + 1)
+
+
+def passes(server: Any, count: int = 1, name: str = "default/digits") -> float | None:
+    keeper = Keeper(Kubernetes(server, lambda: 1000.0), lambda: 1000.0)
+
+    async def work() -> float | None:
+        found: float | None = None
+        for _ in range(count):
+            found = await keeper.reconcile(name)
+        return found
+
+    return asyncio.run(work())
+
+
+def events(server: Server) -> list[str]:
+    return [it["message"] for it in server.others if it["kind"] == "Event"]
+
+
+def test_a_job_gets_its_pods_and_what_they_need() -> None:
+    server = Server()
+    passes(server)
+    assert sorted(server.pods) == ["digits-0", "digits-1", "digits-2", "digits-3"]
+    assert [it["kind"] for it in server.others] == ["Service", "Secret", "Event"]
+    assert events(server) == ["replicas 0, 1, 2, 3"]
+    passes(server)  # which sees them
+    writes = server.writes
+    passes(server, 3)
+    assert server.writes == writes  # nothing has changed, so nothing is written
+
+
+def test_whoever_comes_second_looks_again() -> None:
+    server = Server()
+    raced = []
+
+    def race(request: str) -> None:
+        if request.startswith("PATCH") and len(raced) < 2:
+            raced.append(request)
+            server.touch()
+
+    server.before = race
+    passes(server)
+    assert len(raced) == 2
+    assert len(server.pods) == 4
+
+
+def test_a_pod_that_is_there_is_as_good_as_started_and_one_that_is_gone_as_removed() -> None:
+    server = Server()
+
+    def quick(request: str) -> None:
+        if request.startswith("POST") and request.endswith("/pods") and not server.pods:
+            server.pods["digits-0"] = {"metadata": {"labels": {}}, "spec": {}, "status": {}}
+        if request.startswith("DELETE"):
+            server.pods.clear()
+
+    server.before = quick
+    passes(server)
+    assert sorted(server.pods) == ["digits-0", "digits-1", "digits-2", "digits-3"]
+    server.job["spec"]["suspend"] = True
+    passes(server)
+    assert server.pods == {}
+
+
+def test_a_refusal_is_shown_in_the_conditions() -> None:
+    server = Server()
+
+    def full(request: str) -> None:
+        if request.startswith("POST") and request.endswith("/pods"):
+            raise ApiError("exceeded quota", 403, "Forbidden")
+
+    server.before = full
+    assert passes(server, 2) is not None
+    assert server.job["status"]["message"] == "exceeded quota"
+
+
+def test_an_error_of_the_server_ends_the_pass() -> None:
+    server = Server()
+
+    def away(request: str) -> None:
+        raise ApiError("it does not answer")
+
+    server.before = away
+    with pytest.raises(PlatformError, match="does not answer"):
+        passes(server)
+    server.before = lambda request: away(request) if request.startswith("PATCH") else None
+    with pytest.raises(PlatformError, match="does not answer"):
+        passes(server)
+
+
+def test_lost_events_do_no_harm() -> None:
+    server = Server()
+
+    def forgetful(request: str) -> None:
+        if request.endswith("/events"):
+            raise ApiError("no room", 500)
+
+    server.before = forgetful
+    passes(server)
+    assert len(server.pods) == 4
+
+
+def test_a_job_that_is_gone_or_going_is_left_alone() -> None:
+    server = Server()
+    assert passes(server, name="default/another") is None
+    server.job["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert passes(server) is None
+    assert not server.pods
+
+
+def test_a_job_that_makes_no_sense_is_told_so_once() -> None:
+    server = Server()
+    server.job["spec"]["roles"][0]["minReplicas"] = 9
+    passes(server, 3)
+    assert (server.writes, server.pods) == (1, {})
+    assert "more than maxReplicas" in server.job["status"]["message"]
+
+
+def test_refusals_are_put_into_words() -> None:
+    told = _refusal(403, b'{"message": "no\\nway", "reason": "Forbidden"}')
+    assert (str(told), told.status, told.reason) == ("the API server refuses (403): no?way", 403, "Forbidden")
+    for data in (b"<html>", b"[]", b"7", b"{}"):
+        assert _refusal(502, data).reason == ""
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    class Client:
+        async def param_serialize(self, *_: Any, **__: Any) -> tuple[str, ...]:
+            return ()
+
+        async def call_api(self, *_: Any, **__: Any) -> Any:
+            raise ConnectionRefusedError("refused")
+
+    with pytest.raises(ApiError, match="does not answer: refused"):
+        asyncio.run(Api(Client()).get("/x"))
