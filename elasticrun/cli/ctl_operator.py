@@ -32,7 +32,7 @@ _NEEDS = ("kopf", "kubernetes")
 @click.option(
     "--rbac",
     is_flag=True,
-    help="Print a service account with the rights that are needed in each --namespace as YAML, and exit.",
+    help="Print a service account with the rights that it needs, in each --namespace or in all, and exit.",
 )
 def operator(namespaces: tuple[str, ...], kubeconfig: str | None, crds: bool, rbac: bool) -> None:
     r"""Run the pods of ElasticJobs, until SIGTERM: start them, replace what is lost, suspend and resume.
@@ -44,7 +44,7 @@ def operator(namespaces: tuple[str, ...], kubeconfig: str | None, crds: bool, rb
     """
     with exit_on_errors():
         if crds or rbac:
-            _print(crds, rbac, namespaces or ("default",))
+            _print(crds, rbac, namespaces)
         else:
             _run(namespaces, kubeconfig or _kubeconfig())
 
@@ -52,7 +52,7 @@ def operator(namespaces: tuple[str, ...], kubeconfig: str | None, crds: bool, rb
 def _print(crds: bool, rbac: bool, namespaces: tuple[str, ...]) -> None:
     from elasticrun.platforms.kubernetes.output import installation
 
-    click.echo(installation(crds, namespaces if rbac else ()), nl=False)
+    click.echo(installation(crds, rbac, namespaces), nl=False)
 
 
 def _kubeconfig() -> str | None:

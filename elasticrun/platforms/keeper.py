@@ -82,9 +82,12 @@ class Queue:
         self._again: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
+        self._is_closed = False
 
     def notice(self, job: str) -> None:
         """Something happened to a job: have a pass soon, after the present one if there is one."""
+        if self._is_closed:
+            return
         if job in self._tasks:
             self._again.add(job)
             return
@@ -103,7 +106,7 @@ class Queue:
             if job in self._again:
                 self._again.discard(job)
                 delay = delay if job in self._failures else 0.0
-            if delay is not None:
+            if delay is not None and not self._is_closed:
                 self._timers[job] = asyncio.get_running_loop().call_later(delay, self._due, job)
 
     async def _try(self, job: str) -> float | None:
@@ -123,6 +126,7 @@ class Queue:
 
     async def close(self) -> None:
         """End: nothing is started any more, and what runs is cancelled."""
+        self._is_closed = True
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -22,6 +22,8 @@ def test_it_prints_what_is_to_be_installed() -> None:
     kinds = [it["kind"] for it in yaml.safe_load_all(done.stdout)]
     each = ["ServiceAccount", "Role", "RoleBinding"]
     assert kinds == ["CustomResourceDefinition", *each, *each]
+    documents = [it["kind"] for it in yaml.safe_load_all(invoke("--rbac").stdout)]
+    assert documents == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"]
 
 
 def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:

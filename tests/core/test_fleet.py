@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from elasticrun.core.fleet.decide import FIRST_PAUSE, LONGEST_PAUSE, MOST_KEPT, OVER, OVERDUE, SETTLE, decide
+from elasticrun.core.fleet.decide import FIRST_PAUSE, LONGEST_PAUSE, MOST_KEPT, OVER, OVERDUE, decide
 from elasticrun.core.fleet.fates import Fate, in_words, judge
 from elasticrun.core.fleet.replicas import (
     Cause,
@@ -19,6 +19,7 @@ from elasticrun.core.fleet.replicas import (
     Record,
     Remove,
     Seen,
+    Shape,
     Start,
     Verdict,
     Wish,
@@ -26,7 +27,14 @@ from elasticrun.core.fleet.replicas import (
 from elasticrun.errors import ExitCode
 
 GB = 1 << 30
-WISH = Wish(2, 4, 4, memory=GB)
+WISH = Wish(Shape(2, 4), 4, memory=GB)
+
+
+def begin(
+    index: int, slot: int = -1, memory: int = 0, avoided: tuple[str, ...] = (), shape: Shape = WISH.shape
+) -> Start:
+    """A start, of a replica without anything special if not said otherwise."""
+    return Start(index, slot, memory, avoided, shape)
 
 
 class World:
@@ -84,9 +92,12 @@ def begun(wish: Wish = WISH) -> World:
 
 
 def test_it_starts_what_is_wanted_and_then_nothing() -> None:
-    world = World(replace(WISH, slots=2))
+    wish = replace(WISH, shape=Shape(2, 4, 2))
+    world = World(wish)
     first = world.look()
-    assert first.actions == tuple(Start(index, slot, 0, ()) for index, slot in enumerate((0, 1, -1, -1)))
+    assert first.actions == tuple(
+        begin(index, slot, shape=wish.shape) for index, slot in enumerate((0, 1, -1, -1))
+    )
     assert (first.phase, first.running) == ("Pending", 0)
     assert world.notes == "replicas 0, 1, 2, 3"
     second = world.look()
@@ -101,19 +112,19 @@ def test_what_is_wanted_is_brought_within_the_bounds(wanted: int, runs: int) -> 
 
 
 def test_fewer_are_wanted_and_the_newest_go() -> None:
-    world = begun(replace(WISH, slots=1))
+    world = begun()
     world.wish = replace(world.wish, wanted=2)
     assert list(world.look().actions) == [
         Remove(2, "2 replicas are wanted"),
         Remove(3, "2 replicas are wanted"),
     ]
     world.wish = replace(world.wish, wanted=3)
-    assert world.look().actions == (Start(4, -1, 0, ()),)
+    assert world.look().actions == (begin(4),)
 
 
 def test_a_name_is_kept_for_longest_and_goes_to_the_replacement() -> None:
-    world = begun(replace(WISH, slots=1))
-    assert world.end(0, 137, Cause.HOST_LOST).actions == (Start(4, 0, 0, ()),)
+    world = begun()
+    assert world.end(0, 137, Cause.HOST_LOST).actions == (begin(4, 0),)
     world.wish = replace(world.wish, wanted=2)
     world.look()
     assert world.live == [1, 4]
@@ -131,7 +142,7 @@ def test_a_start_that_was_not_carried_out_is_decided_again_under_the_same_index(
 def test_a_replica_that_was_seen_and_is_gone_was_deleted() -> None:
     world = begun()
     del world.seen[2]
-    assert world.look().actions == (Start(4, -1, 0, ()),)
+    assert world.look().actions == (begin(4),)
     assert "replica 2 was deleted" in world.notes
     assert world.record.failures == 0
 
@@ -141,42 +152,42 @@ def test_a_replica_that_is_being_deleted_is_replaced_once_it_has_ended() -> None
     world.change(1, leaves_by=1030.0, cause=Cause.DELETED)
     waiting = world.look()
     assert (waiting.actions, world.live, waiting.look_at) == ((), [0, 2, 3], 1030.0 + OVERDUE)
-    assert world.end(1, 143).actions == (Start(4, -1, 0, ()),)
+    assert world.end(1, 143).actions == (begin(4),)
 
 
 def test_a_replica_that_is_being_deleted_is_replaced_at_once_where_there_is_room() -> None:
     world = begun(replace(WISH, wanted=3))
     world.change(1, leaves_by=1030.0, cause=Cause.DELETED)
-    assert world.look().actions == (Start(3, -1, 0, ()),)
+    assert world.look().actions == (begin(3),)
 
 
 def test_a_replica_that_does_not_go_holds_its_place_for_a_while_only() -> None:
     world = begun()
     world.change(1, leaves_by=1030.0)
     world.look()
-    assert world.look(1030.0 + OVERDUE).actions == (Start(4, -1, 0, ()),)
+    assert world.look(1030.0 + OVERDUE).actions == (begin(4),)
 
 
 def test_a_replica_on_a_lost_host_is_replaced_although_it_has_not_ended() -> None:
     world = begun()
     world.change(1, cause=Cause.HOST_LOST)
     decision = world.look()
-    assert Start(4, -1, 0, ()) in decision.actions
+    assert begin(4) in decision.actions
     assert "replica 1 is lost with its host on host1" in world.notes
 
 
 @pytest.mark.parametrize("cause", [Cause.EVICTED, Cause.HOST_LOST, Cause.PREEMPTED, Cause.DELETED])
 def test_what_the_platform_did_costs_nothing(cause: Cause) -> None:
     world = begun()
-    assert world.end(1, 137, cause).actions == (Start(4, -1, 0, ()),)
+    assert world.end(1, 137, cause).actions == (begin(4),)
     assert world.record.failures == 0
 
 
 def test_a_faulty_host_is_avoided_at_no_cost() -> None:
     world = begun()
-    assert world.end(1, ExitCode.EXCLUDED).actions == (Start(4, -1, 0, ("host1",)),)
+    assert world.end(1, ExitCode.EXCLUDED).actions == (begin(4, -1, 0, ("host1",)),)
     assert world.record.failures == 0
-    assert world.end(4, ExitCode.NODE_FAULT).actions == (Start(5, -1, 0, ("host1", "host4")),)
+    assert world.end(4, ExitCode.NODE_FAULT).actions == (begin(5, -1, 0, ("host1", "host4")),)
     assert world.record.failures == 1
 
 
@@ -193,7 +204,7 @@ def test_few_hosts_are_avoided_and_each_once() -> None:
 
 def test_a_replica_out_of_memory_comes_back_with_twice_as_much() -> None:
     world = begun()
-    assert world.end(1, 137, Cause.OUT_OF_MEMORY).actions == (Start(4, -1, 2 * GB, ()),)
+    assert world.end(1, 137, Cause.OUT_OF_MEMORY).actions == (begin(4, -1, 2 * GB, ()),)
     assert "reached its memory limit of 1 GiB" in world.notes
     assert "new replicas get 2 GiB" in world.notes
     # Another one with the old limit asks for no more than the first.
@@ -229,7 +240,7 @@ def test_without_another_cap_it_is_eight_times_the_first() -> None:
 
 def test_a_host_out_of_memory_is_avoided_as_there_is_no_limit_to_raise() -> None:
     world = begun(replace(WISH, memory=0))
-    assert world.end(1, 137, Cause.OUT_OF_MEMORY).actions == (Start(4, -1, 0, ("host1",)),)
+    assert world.end(1, 137, Cause.OUT_OF_MEMORY).actions == (begin(4, -1, 0, ("host1",)),)
 
 
 # -- failures
@@ -241,7 +252,7 @@ def test_failures_in_a_row_are_replaced_after_growing_pauses() -> None:
     world.look()
     decision = world.end(4, 70)
     assert (decision.actions, decision.look_at) == ((), world.now + FIRST_PAUSE)
-    assert world.look(world.now + FIRST_PAUSE).actions == (Start(5, 0, 0, ()),)
+    assert world.look(world.now + FIRST_PAUSE).actions == (begin(5, 0),)
     world.look()
     decision = world.end(5, 70)
     assert decision.look_at == world.now + 2 * FIRST_PAUSE
@@ -384,7 +395,7 @@ def test_too_few_nodes_begin_again_once_all_have_ended() -> None:
     world = begun(replace(WISH, wanted=2))
     assert world.end(1, ExitCode.RENDEZVOUS_TIMEOUT).phase == "Ending"
     decision = world.end(0, ExitCode.RENDEZVOUS_TIMEOUT)
-    assert list(decision.actions) == [Start(2, 0, 0, ()), Start(3, -1, 0, ())]
+    assert list(decision.actions) == [begin(2, 0), begin(3)]
     assert world.record.failures == 1
     assert decision.phase == "Pending"
 
@@ -398,7 +409,7 @@ def test_what_hangs_then_is_removed() -> None:
 
 
 def test_beginning_again_is_bounded() -> None:
-    world = begun(Wish(1, 1, 1, max_failures=0))
+    world = begun(Wish(Shape(1, 1), 1, max_failures=0))
     assert world.end(0, ExitCode.RENDEZVOUS_TIMEOUT).phase == "Failed"
 
 
@@ -418,8 +429,8 @@ def test_a_suspended_job_does_not_begin_again_before_it_is_resumed() -> None:
 def test_a_replica_that_was_told_to_leave_is_replaced_if_the_others_stay() -> None:
     world = begun()
     decision = world.end(1, ExitCode.DRAINED)
-    assert (decision.actions, decision.look_at) == ((), world.now + SETTLE)
-    assert world.look(world.now + SETTLE).actions == (Start(4, -1, 0, ()),)
+    assert (decision.actions, decision.look_at) == ((), world.now + WISH.grace)
+    assert world.look(world.now + WISH.grace).actions == (begin(4),)
     assert world.record.drained_at is None
     assert world.record.failures == 0
 
@@ -441,7 +452,7 @@ def test_a_job_that_loses_its_last_replica_after_a_drain_was_not_stopped() -> No
 
 
 def test_suspend_removes_all_and_resume_starts_others() -> None:
-    world = begun(replace(WISH, slots=1))
+    world = begun()
     world.end(3, 137, Cause.OUT_OF_MEMORY)
     world.look()
     world.wish = replace(world.wish, suspended=True)
@@ -477,7 +488,7 @@ def test_a_resume_waits_for_those_that_still_leave() -> None:
 
 
 def test_replicas_that_the_record_does_not_know_are_taken_over() -> None:
-    world = begun(replace(WISH, slots=1))
+    world = begun()
     world.change(3, phase=Phase.ENDED, exit_code=70)
     world.change(2, leaves_by=1030.0)
     world.record = Record()
@@ -492,6 +503,24 @@ def test_a_replica_that_is_not_meant_to_run_is_removed() -> None:
     world.record = replace(world.record, live=world.record.live[1:])
     world.wish = replace(world.wish, wanted=3)
     assert world.look().actions == (Remove(0, "it is not meant to run"),)
+
+
+def test_other_bounds_hold_once_nothing_runs_that_knows_the_old_ones() -> None:
+    world = begun()
+    world.wish = replace(WISH, shape=Shape(3, 6, 3), wanted=6)
+    assert world.look().actions == ()
+    assert world.condition("Available")[1].endswith(
+        "4 of 2:4 replicas run; 3:6 holds once it was suspended and resumed"
+    )
+    assert world.end(1, 137, Cause.EVICTED).actions == (begin(4),)
+    world.wish = replace(world.wish, suspended=True)
+    world.look()
+    world.look()
+    world.wish = replace(world.wish, suspended=False)
+    assert world.look().actions == tuple(
+        begin(index, slot, shape=Shape(3, 6, 3))
+        for index, slot in zip(range(5, 11), (0, 1, 2, -1, -1, -1), strict=True)
+    )
 
 
 def test_trouble_of_replicas_is_told() -> None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -17,7 +18,7 @@ from elasticrun.platforms.kubernetes.names import PLURAL, job_path
 from tests.support.director import WORKER, Director
 from tests.support.hosts import why_no_hosts
 from tests.support.kube import DEADLINE, Kube, Object, Refused, control_plane, why_no_control_plane
-from tests.support.kubelet import PODS, Kubelet, Pod
+from tests.support.kubelet import NODES, PODS, PRETENDED, Kubelet, Pod
 from tests.support.launcher import Launcher
 
 pytestmark = pytest.mark.skipif(
@@ -389,3 +390,70 @@ def test_a_job_that_makes_no_sense_is_told_so(cluster: Cluster) -> None:
     cluster.kube.wait(lambda: cluster.status("senseless").get("message"), "message")
     assert cluster.status("senseless")["message"] == "minReplicas is 2, which is more than maxReplicas, 1"
     assert not cluster.pods("senseless")
+
+
+def test_a_drained_host_shrinks_a_job_and_it_grows_again_elsewhere(cluster: Cluster) -> None:
+    cluster.apply("moved")
+    cluster.director.world(4)
+    before = cluster.wait_running("moved", 0, 1, 2, 3)
+    last = cluster.director.last_round
+    host = cluster.pods("moved")[3]["spec"]["nodeName"]
+    there = [index for index, pod in cluster.pods("moved").items() if pod["spec"]["nodeName"] == host]
+    cluster.kube.merge(f"{NODES}/{host}", {"spec": {"unschedulable": True}})
+    try:
+        cluster.began = time.monotonic()
+        for index in there:
+            name, path = f"moved-{index}", cluster.agent("moved", index).path
+            eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": name}}
+            cluster.kube.create(f"{path}/eviction", eviction)
+        cluster.director.world(4, after=last)
+        cluster.took("from a drain to a world of four elsewhere")
+        stayed = [index for index in range(4) if index not in there]
+        after = cluster.wait_running("moved", *stayed, *range(4, 4 + len(there)))
+        assert {index: after[index] for index in stayed} == {index: before[index] for index in stayed}
+        assert all(
+            pod["spec"]["nodeName"] != host for index, pod in cluster.pods("moved").items() if index in after
+        )
+        assert cluster.status("moved")["fleet"]["failures"] == 0
+    finally:
+        cluster.kube.merge(f"{NODES}/{host}", {"spec": {"unschedulable": None}})
+    cluster.director.order("exit 0")
+    cluster.wait_phase("moved", "Succeeded")
+
+
+MANY = 200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_very_many_jobs_while_their_operator_is_killed_again_and_again(cluster: Cluster) -> None:
+    job = yaml.safe_load(JOB.format(name="many", least=1, most=2, python="sh", script="x"))
+    job["spec"]["roles"][0]["template"]["spec"]["containers"][0]["image"] = PRETENDED
+    cluster.began = time.monotonic()
+    for number in range(MANY):
+        job["metadata"]["name"] = f"many-{number}"
+        cluster.kube.create(JOBS, job)
+    cluster.took(f"{MANY} jobs created")
+    for part in range(1, 11):
+        enough = 2 * MANY * part // 11
+        cluster.kube.wait(lambda enough=enough: len(cluster.kube.all(PODS)) >= enough, f"{enough} pods")
+        cluster.operator.kill()
+        cluster.operator.wait()
+        cluster.operator = cluster.operate(name=f"operator {part}")
+    cluster.kube.wait(
+        lambda: [it.get("status", {}).get("running") for it in cluster.kube.all(JOBS)] == [2] * MANY,
+        "all pods",
+    )
+    cluster.took(f"{MANY} jobs run, after 10 kills")
+    usage = psutil.Process(cluster.operator.pid)
+    memory, seconds = usage.memory_info().rss >> 20, sum(usage.cpu_times()[:2])
+    print(f"the last operator: {memory} MB, {seconds:.1f} s of CPU")
+    assert len(cluster.kube.all(PODS)) == 2 * MANY
+    assert {it["status"]["fleet"]["nextIndex"] for it in cluster.kube.all(JOBS)} == {2}
+    cluster.began = time.monotonic()
+    cluster.kubelet.pretend_end()
+    cluster.kube.wait(
+        lambda: all(it["status"]["phase"] == "Succeeded" for it in cluster.kube.all(JOBS)), "all jobs' end"
+    )
+    cluster.took(f"{MANY} jobs ended")
+    assert len(cluster.kube.all(PODS)) == 2 * MANY

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from elasticrun.core.fleet.replicas import Cause, Decision, Phase, Remove, Start, Wish
+from elasticrun.core.fleet.replicas import Cause, Decision, Phase, Remove, Shape, Start, Wish
 from elasticrun.platforms.fake import FakePlatform
 from elasticrun.platforms.keeper import REFUSED_AGAIN, Keeper, Queue
 from elasticrun.platforms.protocol import PlatformError, Sight
 
-WISH = Wish(2, 4, 3, memory=1 << 20)
+WISH = Wish(Shape(2, 4), 3, memory=1 << 20)
 
 
 def kept(platform: FakePlatform, now: float = 1000.0) -> float | None:

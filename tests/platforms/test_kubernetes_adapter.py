@@ -28,13 +28,22 @@ class Server:
         self.pods: dict[str, dict[str, Any]] = {}
         self.others: list[Mapping[str, Any]] = []
         self.writes = 0
+        self.version, self.limit = 70, 1 << 62  # of the pods; the newest that its cache can wait for
+        self.asked: list[int] = []  # the version that each list may not be older than
         self.before: Callable[[str], None] = lambda _: None
 
     async def get(self, path: str, **query: str) -> Any:
         self.before(f"GET {path}")
         if path.endswith("/pods"):
-            assert query == {"labelSelector": "elasticrun.io/job=digits"}
-            return {"items": list(self.pods.values())}
+            assert query["labelSelector"] == "elasticrun.io/job=digits"
+            if "resourceVersion" not in query:
+                return {"items": list(self.pods.values()), "metadata": {"resourceVersion": "7"}}
+            assert query["resourceVersionMatch"] == "NotOlderThan"
+            if int(query["resourceVersion"]) > self.limit:
+                raise ApiError("Too large resource version: 90, current: 7", 504, "Timeout")
+            self.asked.append(int(query["resourceVersion"]))
+            version = str(max(self.version, self.asked[-1]))
+            return {"items": list(self.pods.values()), "metadata": {"resourceVersion": version}}
         if not path.endswith("/elasticjobs/digits"):
             raise ApiError("not found", 404, "NotFound")
         return {**self.job, "metadata": dict(self.job["metadata"])}
@@ -43,11 +52,15 @@ class Server:
         self.before(f"POST {path}")
         if body["kind"] != "Pod":
             self.others.append(body)
-            return
+            return None
         name = body["metadata"]["name"]
         if name in self.pods:
             raise ApiError("it is there", 409, "AlreadyExists")
-        self.pods[name] = {**body, "status": {"phase": "Pending"}}
+        self.version += 1
+        created = {**body, "status": {"phase": "Pending"}}
+        created["metadata"] = {**body["metadata"], "resourceVersion": str(self.version)}
+        self.pods[name] = created
+        return created
 
     async def delete(self, path: str) -> Any:
         self.before(f"DELETE {path}")
@@ -95,6 +108,25 @@ def test_a_job_gets_its_pods_and_what_they_need() -> None:
     writes = server.writes
     passes(server, 3)
     assert server.writes == writes  # nothing has changed, so nothing is written
+
+
+def test_a_list_of_pods_is_no_older_than_what_is_known() -> None:
+    server = Server()
+    passes(server)
+    server.version = 60  # another server, which is behind
+    passes(server)  # by an operator that knows only the record
+    assert server.asked == [0, 70]
+    platform = Kubernetes(server)  # type: ignore[arg-type] # it has what is used of it
+    platform.notify(lambda _: None)
+    platform.notice("default", "digits", "90")
+    platform.notice("default", "digits", "80")
+    platform.notice("default", "digits", "new")
+    asyncio.run(platform.look("default/digits"))
+    assert server.asked[-1] == 90
+    server.limit = 80  # its storage was restored from an earlier day
+    sight = asyncio.run(platform.look("default/digits"))
+    assert sight is not None
+    assert len(sight.seen) == 4
 
 
 def test_whoever_comes_second_looks_again() -> None:

@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticrun.core.fleet.decide import decide
-from elasticrun.core.fleet.replicas import Cause, CleanPolicy, Live, Phase, Record, Seen, Start, Verdict, Wish
+from elasticrun.core.fleet.replicas import (
+    Cause,
+    CleanPolicy,
+    Live,
+    Phase,
+    Record,
+    Seen,
+    Shape,
+    Start,
+    Verdict,
+    Wish,
+)
 from elasticrun.platforms.kubernetes.crd import rbac
 from elasticrun.platforms.kubernetes.names import endpoints
 from elasticrun.platforms.kubernetes.output import installation
@@ -20,7 +31,8 @@ from elasticrun.platforms.kubernetes.quantity import memory_of, to_quantity
 from elasticrun.platforms.kubernetes.sights import SpecError, seen_of, wish_of
 from elasticrun.platforms.kubernetes.statuses import invalid_status, record_of, status_of
 
-UID = "8d5b"
+UID = "8d5b1234-77"
+SHAPE = Shape(2, 4, 2)
 
 
 def job(**role: Any) -> dict[str, Any]:
@@ -57,10 +69,11 @@ def seen(found: dict[str, Any]) -> Seen:
 
 
 def test_a_wish() -> None:
-    assert wish_of(job()) == Wish(2, 4, 4, slots=2, memory=1 << 30)
+    assert wish_of(job()) == Wish(Shape(2, 4, 2), 4, memory=1 << 30)
     many = job(minReplicas=5, maxReplicas=9, replicas=6, restartLimit=1, maxMemory="16Gi")
+    many["spec"]["roles"][0]["template"]["spec"]["terminationGracePeriodSeconds"] = 90
     many["spec"] |= {"suspend": True, "cleanPodPolicy": "All"}
-    assert wish_of(many) == Wish(5, 9, 6, True, 3, 1, 1 << 30, 16 << 30, CleanPolicy.ALL)
+    assert wish_of(many) == Wish(Shape(5, 9, 3), 6, True, 1, 1 << 30, 16 << 30, CleanPolicy.ALL, 90)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +125,7 @@ def test_pods_of_others_are_not_seen() -> None:
             Cause.OUT_OF_MEMORY,
         ),
         (pod({"terminated": {"exitCode": 13}}, "Failed"), Phase.ENDED, 13, Cause.EXITED),
+        (pod({"terminated": {"exitCode": 3, "reason": "OOMKilled"}}), Phase.ENDED, 3, Cause.EXITED),
         (pod({}, "Failed", reason="Evicted"), Phase.ENDED, None, Cause.EVICTED),
         (pod({}, "Failed", reason="OutOfcpu"), Phase.ENDED, None, Cause.NOT_STARTED),
         (pod({}, "Succeeded"), Phase.ENDED, None, Cause.EXITED),
@@ -220,11 +234,12 @@ def test_nothing_that_is_read_raises(found: dict[str, Any]) -> None:
 
 
 def test_a_pod_is_the_template_and_what_elastic_run_needs() -> None:
-    found = pod_of(job(), wish_of(job()), Start(7, 1, 0, ()))
+    found = pod_of(job(), Start(7, 1, 0, (), SHAPE))
     assert found["metadata"]["name"] == "digits-7"
     assert found["metadata"]["labels"] == {
         "team": "a",
         "elasticrun.io/job": "digits",
+        "elasticrun.io/job-uid": UID,
         "elasticrun.io/index": "7",
         "elasticrun.io/slot": "1",
     }
@@ -232,13 +247,13 @@ def test_a_pod_is_the_template_and_what_elastic_run_needs() -> None:
     spec = found["spec"]
     assert (spec["hostname"], spec["subdomain"], spec["restartPolicy"]) == (
         "digits-m1",
-        "digits-nodes",
+        "digits-8d5b1234",
         "Never",
     )
     variables = {it["name"]: it.get("value") for it in spec["containers"][0]["env"]}
     assert variables["PET_NNODES"] == "2:4"
-    assert variables["PET_RDZV_ENDPOINT"] == "digits-m0.digits-nodes:29400,digits-m1.digits-nodes:29400"
-    assert variables["PET_RDZV_ENDPOINT"] == endpoints("digits", 2)
+    named = "digits-m0.digits-8d5b1234:29400,digits-m1.digits-8d5b1234:29400"
+    assert variables["PET_RDZV_ENDPOINT"] == named == endpoints("digits", UID, 2)
     assert "affinity" not in spec
     assert spec["containers"][0]["resources"] == {"limits": {"memory": "1Gi", "cpu": 2}}
 
@@ -251,7 +266,7 @@ def test_a_pod_with_more_memory_elsewhere() -> None:
     spec["affinity"] = {"nodeAffinity": {key: {"nodeSelectorTerms": [term, {}]}}}
     spec["containers"][0]["env"] = [{"name": "PET_NNODES", "value": "9"}]
     spec["terminationGracePeriodSeconds"] = 5
-    found = pod_of(given, wish_of(given), Start(7, -1, 3 << 30, ("a", "b")))["spec"]
+    found = pod_of(given, Start(7, -1, 3 << 30, ("a", "b"), SHAPE))["spec"]
     limits = found["containers"][0]["resources"]
     assert limits == {"limits": {"memory": "3072Mi", "cpu": 2}, "requests": {"memory": "3072Mi"}}
     terms = found["affinity"]["nodeAffinity"][key]["nodeSelectorTerms"]
@@ -261,12 +276,13 @@ def test_a_pod_with_more_memory_elsewhere() -> None:
     assert found["terminationGracePeriodSeconds"] == 5
     assert [it["value"] for it in found["containers"][0]["env"] if it["name"] == "PET_NNODES"] == ["9"]
     assert spec["containers"][0]["resources"] == {"limits": {"memory": "1Gi", "cpu": 2}}  # as it was
-    plain = pod_of(job(), wish_of(job()), Start(7, -1, 0, ("a",)))["spec"]
+    plain = pod_of(job(), Start(7, -1, 0, ("a",), SHAPE))["spec"]
     assert plain["affinity"]["nodeAffinity"][key] == {"nodeSelectorTerms": [{"matchFields": avoided[:1]}]}
 
 
 def test_a_service_publishes_names_before_anything_is_ready() -> None:
     spec = service_of(job())["spec"]
+    assert spec["selector"] == {"elasticrun.io/job-uid": UID}  # not the pods of an earlier job of this name
     assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
     assert secret_of(job(), "abc")["stringData"] == {"token": "abc"}
 
@@ -279,7 +295,7 @@ def test_the_operator_may_not_read_secrets_nor_change_jobs() -> None:
     assert {verb for resource, verb in verbs if resource == "secrets"} == {"create"}
     assert {verb for resource, verb in verbs if resource == "elasticjobs"} == {"get", "list", "watch"}
     assert not any(verb == "*" or resource == "*" for resource, verb in verbs)
-    text = installation(True, ("a", "b"))
+    text = installation(True, True, ("a", "b"))
     assert text.count("\nkind: Role\n") == 2
     assert "&id" not in text
     assert text.startswith("apiVersion: apiextensions.k8s.io/v1")
@@ -290,6 +306,7 @@ def test_the_operator_may_not_read_secrets_nor_change_jobs() -> None:
 
 RECORD = Record(
     next_index=5,
+    shape=SHAPE,
     live=(Live(2, 0, True), Live(4)),
     failures=2,
     streak=1,
@@ -305,23 +322,23 @@ RECORD = Record(
 
 def test_a_record_comes_back_as_it_was_kept() -> None:
     for record in (Record(), RECORD):
-        decision = replace(decide(Wish(2, 4, 3), (), Record(), 0.0), record=record)
-        status = status_of(Wish(2, 4, 3), decision, 1, {}, 0.0)
+        decision = replace(decide(Wish(Shape(2, 4), 3), (), Record(), 0.0), record=record)
+        status = status_of(Wish(Shape(2, 4), 3), decision, 1, {}, 0.0)
         assert record_of(status) == record
 
 
-@pytest.mark.parametrize("key", ["nextIndex", "live", "failures", "verdict", "since"])
+@pytest.mark.parametrize("key", ["nextIndex", "shape", "live", "failures", "verdict", "since"])
 @pytest.mark.parametrize("value", ["x", -1, [{}], [{"index": 9, "slot": 0, "seen": True}]])
 def test_a_record_that_makes_no_sense_is_none(key: str, value: object) -> None:
-    decision = replace(decide(Wish(2, 4, 3), (), Record(), 0.0), record=RECORD)
-    status = status_of(Wish(2, 4, 3), decision, 1, {}, 0.0)
+    decision = replace(decide(Wish(Shape(2, 4), 3), (), Record(), 0.0), record=RECORD)
+    status = status_of(Wish(Shape(2, 4), 3), decision, 1, {}, 0.0)
     status["fleet"][key] = value
     if (key, value) != ("since", -1):
         assert record_of(status) == Record()
 
 
 def test_a_condition_keeps_the_moment_of_its_last_change() -> None:
-    wish = Wish(2, 4, 3)
+    wish = Wish(Shape(2, 4), 3)
     first = status_of(wish, decide(wish, (), Record(), 0.0), 1, {}, 0.0)
     later = status_of(wish, decide(wish, (), Record(), 0.0, "no quota"), 1, first, 60.0)
     moments = {it["type"]: it["lastTransitionTime"][14:19] for it in later["conditions"]}
@@ -336,7 +353,7 @@ def test_a_condition_keeps_the_moment_of_its_last_change() -> None:
 
 
 def test_an_invalid_job_keeps_its_other_conditions() -> None:
-    wish = Wish(2, 4, 3)
+    wish = Wish(Shape(2, 4), 3)
     first = status_of(wish, decide(wish, (), Record(), 0.0), 1, {}, 0.0)
     later = invalid_status("min above max", 2, first, 60.0)
     assert "fleet" not in later

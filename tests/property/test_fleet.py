@@ -15,6 +15,7 @@ from elasticrun.core.fleet.replicas import (
     Record,
     Remove,
     Seen,
+    Shape,
     Start,
     Verdict,
     Wish,
@@ -29,11 +30,12 @@ EVENTS = st.one_of(
     st.tuples(st.just("time"), st.integers(1, 400), st.none(), st.none()),
     st.tuples(st.just("suspend"), st.just(0), st.none(), st.none()),
     st.tuples(st.just("want"), st.integers(0, 6), st.none(), st.none()),
+    st.tuples(st.just("bounds"), st.integers(1, 6), st.none(), st.none()),
     st.tuples(st.just("crash"), st.integers(0, 3), st.none(), st.none()),
 )
 WISHES = st.builds(
     lambda low, more, wanted, slots, failures, clean: Wish(
-        low, low + more, wanted, slots=min(slots, low), max_failures=failures, memory=1 << 20, clean=clean
+        Shape(low, low + more, min(slots, low)), wanted, max_failures=failures, memory=1 << 20, clean=clean
     ),
     *(st.integers(1, 3), st.integers(0, 3), st.integers(0, 6), st.integers(1, 3), st.integers(0, 4)),
     st.sampled_from(list(CleanPolicy)),
@@ -60,6 +62,8 @@ class Platform:
                 self.wish = replace(self.wish, suspended=not self.wish.suspended)
             case "want":
                 self.wish = replace(self.wish, wanted=number)
+            case "bounds":
+                self.wish = replace(self.wish, shape=Shape(1 + number // 3, 1 + number, 1 + number // 3))
             case "end" if index >= 0:
                 it = self.seen[index]
                 self.seen[index] = replace(it, phase=Phase.ENDED, exit_code=code, cause=cause or Cause.EXITED)
@@ -79,6 +83,7 @@ class Platform:
         assert again.record == decision.record
         removals = {it.index for it in decision.actions if isinstance(it, Remove)}
         assert removals == {it.index for it in again.actions if isinstance(it, Remove)}
+        assert {it.shape for it in decision.actions if isinstance(it, Start)} <= {decision.record.shape}
         self._check(decision.record, starts, removals, before)
         self.record = decision.record
         for action in decision.actions[:survives]:
@@ -92,19 +97,29 @@ class Platform:
                 else:
                     self.seen[action.index] = replace(gone, leaves_by=self.now + 30.0)
 
+    def are_alive(self, before: Record) -> bool:
+        """Whether something runs that knows the bounds."""
+        known = {it.index for it in before.live}
+        return any(
+            index in known and it.phase is not Phase.ENDED and not it.is_leaving
+            for index, it in self.seen.items()
+        )
+
     def _check(self, record: Record, starts: set[int], removals: set[int], before: Record) -> None:
         live = [it.index for it in record.live]
         assert live == sorted(set(live))
         assert all(index < record.next_index for index in live)
         assert record.next_index >= before.next_index
-        assert len(live) <= self.wish.max_replicas
+        assert len(live) <= (record.shape or self.wish.shape).max_replicas
+        if self.are_alive(before):
+            assert record.shape == (before.shape or self.wish.shape)
         assert not starts & self.started
         assert not starts & set(self.seen)
         assert starts <= set(live)
         assert not removals & set(live)
         slots = [it.slot for it in record.live if it.slot >= 0]
         assert len(slots) == len(set(slots))
-        assert all(slot < self.wish.slots for slot in slots)
+        assert all(slot < (record.shape or self.wish.shape).slots for slot in slots)
         running = {i for i, it in self.seen.items() if it.phase is not Phase.ENDED and not it.is_leaving}
         if self.wish.suspended and record.verdict in (None, Verdict.AGAIN):
             assert not starts
@@ -112,7 +127,7 @@ class Platform:
         if before.verdict not in (None, Verdict.AGAIN):
             assert not starts
             assert record.verdict in (before.verdict, Verdict.SUCCEEDED)
-        assert record.failures <= self.wish.max_failures + 1 + self.wish.max_replicas
+        assert record.failures <= self.wish.max_failures + 1 + 7  # those that were live
 
 
 @given(WISHES, st.lists(EVENTS, max_size=30))
@@ -143,7 +158,8 @@ def test_once_nothing_happens_any_more_what_is_wanted_runs_or_the_job_is_over(
         platform.seen = {i: it for i, it in platform.seen.items() if not it.is_leaving}
         platform.decide()
     record, wanted = platform.record, platform.wish.wanted
-    wanted = min(max(wanted, wish.min_replicas), wish.max_replicas)
+    shape = record.shape or platform.wish.shape
+    wanted = min(max(wanted, shape.min_replicas), shape.max_replicas)
     assert len(record.live) == wanted or record.halted or record.verdict not in (None, Verdict.AGAIN)
     if record.verdict is None:
         assert {it.index for it in record.live} == {

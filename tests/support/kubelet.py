@@ -15,7 +15,8 @@ import signal
 import subprocess
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from tests.support.launcher import MARK, clean_environment, private_folders
 from tests.support.processes import kill_marked, wait_end
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+#: The image of a container that is only pretended to run, for tests with very many.
+PRETENDED = "pretended"
 #: Written in place, so that it is never seen half: readers see the old or the new bytes of this many.
 _HOSTS_SIZE = 8192
 _BIND = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
@@ -68,6 +71,8 @@ class Kubelet:
         self._lock = threading.RLock()
         self._timers: list[threading.Timer] = []
         self._number = 0
+        self._are_over = False  # pods without a process
+        self._calls = ThreadPoolExecutor(4)
         self._names = folder / "hosts"
         self._names.write_bytes(b"\n" * _HOSTS_SIZE)
         self._switch = Namespace("switch")
@@ -113,7 +118,9 @@ class Kubelet:
                     self._kill(pod)
                 return
             leaves = found["metadata"].get("deletionTimestamp")
-            if pod is None and bound and not leaves and found.get("status", {}).get("phase") == "Pending":
+            if found["spec"]["containers"][0]["image"] == PRETENDED:
+                self._pretend(found)
+            elif pod is None and bound and not leaves and found.get("status", {}).get("phase") == "Pending":
                 pod = self.pods[uid] = self._make(found)
                 threading.Thread(target=self._run, args=(pod,), daemon=True).start()
             elif leaves and pod is not None and not pod.is_told:
@@ -121,6 +128,41 @@ class Kubelet:
                 self._stop(pod, found["metadata"].get("deletionGracePeriodSeconds", 30))
             elif leaves and pod is None:
                 self.kube.delete(_path(found), grace=0)
+
+    def _pretend(self, found: Object) -> None:
+        """A pod without a process: it runs once it is bound, and ends with 0 after ``pretend_end``."""
+        phase, path = found.get("status", {}).get("phase"), _path(found)
+        if found["metadata"].get("deletionTimestamp"):
+            self._later(self.kube.delete, path, 0)
+        elif found["spec"].get("nodeName") and phase == "Pending":
+            self._later(self._show, path, found, "Running", {"running": {"startedAt": _now()}})
+        elif phase == "Running" and self._are_over:
+            self._later(self._show, path, found, "Succeeded", {"terminated": {"exitCode": 0}})
+
+    def pretend_end(self) -> None:
+        """All pods without a process end with 0, and those that come end as soon as they run."""
+        with self._lock:
+            self._are_over = True
+            for found in self.kube.all(PODS):
+                self._pretend(found)
+
+    def _later(self, call: Callable[..., object], *words: object) -> None:
+        def work() -> None:
+            with contextlib.suppress(Refused, OSError):
+                call(*words)
+
+        self._calls.submit(work)
+
+    def _show(self, path: str, found: Object, phase: str, state: dict[str, Any]) -> None:
+        shown = {
+            "name": "main",
+            "image": PRETENDED,
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+            "state": state,
+        }
+        self.kube.merge(f"{path}/status", {"status": {"phase": phase, "containerStatuses": [shown]}})
 
     def _make(self, found: Object) -> Pod:
         self._number += 1
@@ -258,6 +300,7 @@ class Kubelet:
     def close(self) -> None:
         for timer in self._timers:
             timer.cancel()
+        self._calls.shutdown(cancel_futures=True)
         for pod in list(self.pods.values()):
             self._kill(pod)
             kill_marked(f"{MARK}={pod.mark}")

@@ -9,6 +9,9 @@ A replica in the record that was never seen is started again, under the same ind
 it may have died before it did. One that was seen, and is not there any more, was deleted. (One that is
 deleted without a trace before anybody saw it is taken for the former.)
 
+Agents of one job refuse one that was told other bounds. So the bounds stay those of the replicas that run,
+and others hold once none of them does.
+
 Invariants. Indices only grow, and none is used twice. At most ``max_replicas`` are meant to run or hold a
 place because they still end. A decision on the same sight, with the record of the first one, starts no other
 index. A job whose agents end with 0 has succeeded: nothing is replaced. While a job is suspended nothing is
@@ -40,8 +43,6 @@ from elasticrun.core.fleet.story import conditions_of, hindrance, phase_of
 
 #: Seconds for the other replicas to end by themselves, once one has said that the job is over.
 OVER = 120.0
-#: Seconds that others may take to leave as well, before one that was told to leave is replaced.
-SETTLE = 10.0
 #: Seconds beyond its grace after which a replica that should be gone holds no place any more.
 OVERDUE = 30.0
 #: Seconds of pause before the second replacement in a row; it doubles up to the longest.
@@ -75,6 +76,7 @@ class _Draft:
         self._seen = seen
         self._now = now
         self._record = record
+        self._shape = record.shape or wish.shape
         self._live = {each.index: each for each in record.live}
         self._notes: list[Note] = []
         self._removals: dict[int, str] = {}
@@ -172,7 +174,10 @@ class _Draft:
     def settle(self) -> None:
         """Conclude from the fact that nothing runs any more."""
         if self._holding():
+            self._change(shape=self._shape)
             return
+        self._shape = self._wish.shape
+        self._change(shape=None)
         if self._record.verdict is Verdict.AGAIN:
             why = self._record.why
             self._change(verdict=None, why="")
@@ -193,7 +198,7 @@ class _Draft:
         elif self._record.verdict is not None:
             self._finish()
         else:
-            wanted = min(max(self._wish.wanted, self._wish.min_replicas), self._wish.max_replicas)
+            wanted = min(max(self._wish.wanted, self._shape.min_replicas), self._shape.max_replicas)
             surplus = sorted(self._live.values(), key=_least_needed)[: max(0, len(self._live) - wanted)]
             self._drop([each.index for each in surplus], f"{wanted} replicas are wanted")
             self._start(wanted)
@@ -223,21 +228,21 @@ class _Draft:
             self._live.clear()
 
     def _start(self, wanted: int) -> None:
-        missing = min(wanted - len(self._live), self._wish.max_replicas - self._holding())
+        missing = min(wanted - len(self._live), self._shape.max_replicas - self._holding())
         if missing <= 0 or self._record.halted:
             return
-        not_before = _not_before(self._record)
+        not_before = _not_before(self._record, self._wish.grace)
         if not_before is not None and self._now < not_before:
             self._looks.append(not_before)
             return
         taken = {each.slot for each in self._live.values()}
-        free = [slot for slot in range(self._wish.slots) if slot not in taken]
+        free = [slot for slot in range(self._shape.slots) if slot not in taken]
         first = self._record.next_index
         for index in range(first, first + missing):
             self._live[index] = Live(index, free.pop(0) if free else -1)
         memory = f" with {in_words(self._record.memory)}" if self._record.memory else ""
         self._note("Started", f"replicas {_list(range(first, first + missing))}{memory}")
-        self._change(next_index=first + missing, drained_at=None)
+        self._change(next_index=first + missing, drained_at=None, shape=self._shape)
 
     def _holding(self) -> int:
         """How many replicas are meant to run, or still end and will be gone soon."""
@@ -282,15 +287,16 @@ class _Draft:
         """What came out."""
         record = replace(self._record, live=tuple(self._live[index] for index in sorted(self._live)))
         starts = [
-            Start(each.index, each.slot, record.memory, record.avoided)
+            Start(each.index, each.slot, record.memory, record.avoided, self._shape)
             for each in record.live
             if each.index not in self._seen
         ]
         removals = [Remove(index, why) for index, why in sorted(self._removals.items())]
         actions: tuple[Action, ...] = (*removals, *starts)
         running = sum(each.phase is Phase.RUNNING for each in self._seen.values() if each.index in self._live)
-        phase = phase_of(self._wish, record, running, self._holding())
-        conditions = conditions_of(self._wish, record, running, phase, hindrance(record, self._seen, refused))
+        phase = phase_of(self._wish.suspended, self._shape, record, running, self._holding())
+        hindered = hindrance(record, self._seen, refused)
+        conditions = conditions_of(self._wish.shape, self._shape, record, running, phase, hindered)
         return Decision(
             record, actions, phase, conditions, tuple(self._notes), min(self._looks, default=None), running
         )
@@ -302,11 +308,15 @@ class _Draft:
         self._record = replace(self._record, **fields)  # type: ignore[arg-type] # mypy cannot know the names
 
 
-def _not_before(record: Record) -> float | None:
-    """Until when nothing may be started."""
+def _not_before(record: Record, grace: float) -> float | None:
+    """Until when nothing may be started.
+
+    Of a replica that was told to leave the others may have been told so too, as by elastic-ctl stop; then
+    they have left within their grace.
+    """
     waits = []
     if record.drained_at is not None:
-        waits.append(record.drained_at + SETTLE)
+        waits.append(record.drained_at + grace)
     if record.streak > 1 and record.failed_at is not None:
         pause = FIRST_PAUSE * 2.0 ** min(record.streak - 2, 30)
         waits.append(record.failed_at + min(pause, LONGEST_PAUSE))

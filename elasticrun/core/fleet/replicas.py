@@ -50,18 +50,29 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is asked for."""
+class Shape:
+    """What all agents of a job must have been told alike."""
 
     min_replicas: int
     max_replicas: int
-    wanted: int  # brought within the bounds
-    suspended: bool = False
     slots: int = 1  # how many of the replicas have a name of their own, at which a master may listen
+
+    def __str__(self) -> str:
+        return f"{self.min_replicas}:{self.max_replicas}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for."""
+
+    shape: Shape
+    wanted: int  # brought within the bounds of the shape
+    suspended: bool = False
     max_failures: int = 10  # replacements of replicas that failed; others are free
     memory: int = 0  # of a replica at first
     max_memory: int = 0  # 0: eight times the first
     clean: CleanPolicy = CleanPolicy.RUNNING
+    grace: float = 45.0  # seconds that a replica may take to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,9 @@ class Record:
     """What is remembered from one decision to the next, wherever the platform keeps it."""
 
     next_index: int = 0
+    shape: Shape | None = (
+        None  # of the replicas that run; a wish for another one holds once none of them does
+    )
     live: tuple[Live, ...] = ()  # by index
     failures: int = 0  # replacements that were spent
     streak: int = 0  # failures in a row
@@ -120,6 +134,7 @@ class Start:
     slot: int
     memory: int
     avoided: tuple[str, ...]
+    shape: Shape
 
 
 @dataclass(frozen=True, slots=True)

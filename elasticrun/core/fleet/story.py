@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from elasticrun.core.fleet.replicas import Condition, Record, Seen, Verdict, Wish
+from elasticrun.core.fleet.replicas import Condition, Record, Seen, Shape, Verdict
 
 PENDING, RUNNING, ENDING = "Pending", "Running", "Ending"
 SUSPENDING, SUSPENDED = "Suspending", "Suspended"
@@ -12,21 +12,22 @@ SUSPENDING, SUSPENDED = "Suspending", "Suspended"
 FINAL = frozenset({Verdict.SUCCEEDED.value, Verdict.FAILED.value, Verdict.STOPPED.value})
 
 
-def phase_of(wish: Wish, record: Record, running: int, holding: int) -> str:
+def phase_of(suspended: bool, shape: Shape, record: Record, running: int, holding: int) -> str:
     """The word. ``holding``: how many replicas are meant to run, or still end."""
     if record.verdict is not None:
         return ENDING if record.live or record.verdict is Verdict.AGAIN else record.verdict.value
-    if wish.suspended:
+    if suspended:
         return SUSPENDING if holding else SUSPENDED
-    return RUNNING if running >= max(1, wish.min_replicas) else PENDING
+    return RUNNING if running >= max(1, shape.min_replicas) else PENDING
 
 
 def conditions_of(
-    wish: Wish, record: Record, running: int, phase: str, hindered: tuple[str, str]
+    wished: Shape, shape: Shape, record: Record, running: int, phase: str, hindered: tuple[str, str]
 ) -> tuple[Condition, ...]:
     """What holds, and what does not; each always has the same place."""
     verdict, why = record.verdict, record.why
-    of = f"{running} of {wish.min_replicas}:{wish.max_replicas} replicas run"
+    later = "" if wished == shape else f"; {wished} holds once it was suspended and resumed"
+    of = f"{running} of {shape} replicas run{later}"
     return (
         Condition("Available", phase == RUNNING, phase, of),
         Condition("Hindered", bool(hindered[1]), *hindered),

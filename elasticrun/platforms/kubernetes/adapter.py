@@ -1,8 +1,12 @@
 """``Platform`` for Kubernetes: jobs are ElasticJobs, replicas are pods, and the record is in the status.
 
-A job is named NAMESPACE/NAME. Each look asks the server anew: the job first, then its pods, so that the
-record is never newer than what is seen. The status is written for the version of the job that was read, and
-the server refuses that if anybody has changed it since.
+A job is named NAMESPACE/NAME. Each look asks the server anew. The status is written for the version of the
+job that was read, and the server refuses that if anybody has changed it since.
+
+Pods are listed from the server's cache: a list from its storage reads the pods of all jobs. Such a list may
+be old, and must not lack what the record has seen, or what a notice was about. So it is asked to be no older
+than the newest version that the record, the notices or earlier lists name. These are all versions of pods:
+with the version of a job, the cache, which hears only of pods, could wait in vain.
 """
 
 from __future__ import annotations
@@ -21,12 +25,14 @@ from elasticrun.platforms.kubernetes.api import CONFLICT, NOT_FOUND, Api, ApiErr
 from elasticrun.platforms.kubernetes.names import API_VERSION, JOB_LABEL, KIND, core_path, job_path, pod_name
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
 from elasticrun.platforms.kubernetes.sights import SpecError, seen_of, wish_of
-from elasticrun.platforms.kubernetes.statuses import invalid_status, record_of, status_of
+from elasticrun.platforms.kubernetes.statuses import invalid_status, pods_version_of, record_of, status_of
 from elasticrun.platforms.protocol import Sight
 
 log = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 32
+#: How a server says that its cache is older than it may be.
+_TOO_NEW = "Too large resource version"
 COMPONENT = "elasticrun-operator"
 
 
@@ -35,6 +41,7 @@ class Read:
     """What a sight was made of."""
 
     job: Mapping[str, Any]
+    version: int  # of the pods
 
 
 class Kubernetes:
@@ -43,15 +50,27 @@ class Kubernetes:
     def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
         self._api = api
         self._clock = clock
-        self._prepared: set[str] = set()  # uids of jobs whose Service and Secret are there
+        self._prepared: dict[str, str] = {}  # uids of jobs whose Service and Secret are there
+        self._versions: dict[str, int] = {}  # the newest of each job's pods that is known
         self._happened: Callable[[str], None] = lambda _: None
 
     def notify(self, happened: Callable[[str], None]) -> None:
         self._happened = happened
 
-    def notice(self, namespace: str, name: str) -> None:
-        """Pass on that something happened; ``operator.py`` watches for it."""
-        self._happened(f"{namespace}/{name}")
+    def notice(self, namespace: str, name: str, version: str = "") -> None:
+        """Pass on that something happened, which ``operator.py`` watches for.
+
+        ``version``: of the pod, if it happened to one.
+        """
+        job = f"{namespace}/{name}"
+        self._learn(job, version)
+        self._happened(job)
+
+    def _learn(self, job: str, version: object) -> int:
+        known = self._versions.get(job, 0)
+        if isinstance(version, str | int) and str(version).isdecimal():
+            known = self._versions[job] = max(known, int(version))
+        return known
 
     async def look(self, job: str) -> Sight | None:
         namespace, name = _split(job)
@@ -59,35 +78,56 @@ class Kubernetes:
             found = await self._api.get(job_path(namespace, name))
         except ApiError as error:
             if error.status == NOT_FOUND:
+                self._forget(job)
                 return None
             raise
         if found["metadata"].get("deletionTimestamp"):
+            self._forget(job)
             return None  # the cluster removes what it owns
         try:
             wish = wish_of(found)
         except SpecError as error:
             await self._show_invalid(job, found, str(error))
             return None
-        listed = await self._api.get(core_path(namespace, "pods"), labelSelector=f"{JOB_LABEL}={name}")
+        status = found.get("status") or {}
+        listed = await self._pods(namespace, name, self._learn(job, pods_version_of(status)))
+        version = self._learn(job, listed["metadata"]["resourceVersion"])
         seen = seen_of(listed["items"], found["metadata"]["uid"])
-        return Sight(wish, seen, record_of(found.get("status") or {}), Read(found))
+        return Sight(wish, seen, record_of(status), Read(found, version))
+
+    async def _pods(self, namespace: str, name: str, oldest: int) -> Any:
+        path, selected = core_path(namespace, "pods"), f"{JOB_LABEL}={name}"
+        version = {"resourceVersion": str(oldest), "resourceVersionMatch": "NotOlderThan"}
+        try:
+            return await self._api.get(path, labelSelector=selected, **version)
+        except ApiError as error:
+            if _TOO_NEW not in str(error):
+                raise
+        return await self._api.get(path, labelSelector=selected)  # from the storage, as the cache lags behind
+
+    def _forget(self, job: str) -> None:
+        self._versions.pop(job, None)
+        self._prepared.pop(job, None)
 
     async def keep(self, job: str, sight: Sight, decision: Decision) -> bool:
         found: Mapping[str, Any] = sight.token.job
         generation = found["metadata"].get("generation", 0)
         before = found.get("status") or {}
-        return await self._write(
-            job, found, status_of(sight.wish, decision, generation, before, self._clock())
-        )
+        status = status_of(sight.wish, decision, generation, before, self._clock())
+        return await self._write(job, found, status, sight.token.version)
 
     async def _show_invalid(self, job: str, found: Mapping[str, Any], why: str) -> None:
         before, generation = found.get("status") or {}, found["metadata"].get("generation", 0)
         await self._write(job, found, invalid_status(why, generation, before, self._clock()))
 
-    async def _write(self, job: str, found: Mapping[str, Any], status: dict[str, Any]) -> bool:
+    async def _write(
+        self, job: str, found: Mapping[str, Any], status: dict[str, Any], pods: int | None = None
+    ) -> bool:
         before = found.get("status") or {}
         if all(before.get(key) == value for key, value in status.items()):
             return True
+        if pods is not None:
+            status["podsVersion"] = str(pods)
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         try:
             await self._api.merge(job_path(*_split(job), "status"), {"metadata": version, "status": status})
@@ -99,24 +139,28 @@ class Kubernetes:
 
     async def start(self, job: str, sight: Sight, start: Start) -> None:
         found: Mapping[str, Any] = sight.token.job
-        await self._prepare(found)
-        await self._create("pods", found, pod_of(found, sight.wish, start))
+        await self._prepare(job, found)
+        created = await self._create("pods", found, pod_of(found, start))
+        if created:
+            self._learn(job, created["metadata"]["resourceVersion"])
 
-    async def _prepare(self, found: Mapping[str, Any]) -> None:
+    async def _prepare(self, job: str, found: Mapping[str, Any]) -> None:
         """What pods need to find one another; it has to be there before them."""
         uid = found["metadata"]["uid"]
-        if uid in self._prepared:
+        if self._prepared.get(job) == uid:
             return
         await self._create("services", found, service_of(found))
         await self._create("secrets", found, secret_of(found, secrets.token_urlsafe(_TOKEN_BYTES)))
-        self._prepared.add(uid)
+        self._prepared[job] = uid
 
-    async def _create(self, kind: str, job: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+    async def _create(self, kind: str, job: Mapping[str, Any], body: Mapping[str, Any]) -> Any:
+        """The object as it is now; None if there was one of this name."""
         try:
-            await self._api.create(core_path(job["metadata"]["namespace"], kind), body)
+            return await self._api.create(core_path(job["metadata"]["namespace"], kind), body)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
+            return None
 
     async def remove(self, job: str, remove: Remove) -> None:
         namespace, name = _split(job)

@@ -101,6 +101,7 @@ def _status() -> dict[str, Any]:
             "observedGeneration": {"type": "integer", "format": "int64"},
             "conditions": {"type": "array", "items": condition},
             "fleet": {**_FREE, "description": "What the operator remembers; not for others."},
+            "podsVersion": {**text, "description": "The version of the pods that it remembers."},
         },
     }
 
@@ -116,7 +117,9 @@ def crd() -> dict[str, Any]:
     ]
     metadata = {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": LONGEST_NAME}},
+        "properties": {
+            "name": {"type": "string", "maxLength": LONGEST_NAME, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}
+        },
     }
     schema = {
         "type": "object",
@@ -154,18 +157,21 @@ _RULES: list[dict[str, list[str]]] = [
 ]
 
 
-def rbac(namespace: str, name: str = "elasticrun-operator") -> list[dict[str, Any]]:
-    """A service account in a namespace with the rights that the operator needs there."""
-    api = "rbac.authorization.k8s.io"
-    metadata = {"name": name, "namespace": namespace}
+def rbac(
+    namespace: str, *, everywhere: bool = False, name: str = "elasticrun-operator"
+) -> list[dict[str, Any]]:
+    """A service account in a namespace with the rights that the operator needs there, or in all of them."""
+    api, prefix = "rbac.authorization.k8s.io", "Cluster" if everywhere else ""
+    account = {"name": name, "namespace": namespace}
+    bound = {"name": name} if everywhere else account
     return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": metadata, "rules": _RULES},
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {"apiVersion": f"{api}/v1", "kind": f"{prefix}Role", "metadata": bound, "rules": _RULES},
         {
             "apiVersion": f"{api}/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata,
-            "roleRef": {"apiGroup": api, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+            "kind": f"{prefix}RoleBinding",
+            "metadata": bound,
+            "roleRef": {"apiGroup": api, "kind": f"{prefix}Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", **account}],
         },
     ]

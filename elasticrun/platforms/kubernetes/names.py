@@ -6,7 +6,7 @@ GROUP, VERSION, PLURAL, KIND = "elasticrun.io", "v1alpha1", "elasticjobs", "Elas
 API_VERSION = f"{GROUP}/{VERSION}"
 #: On each pod; selects the pods of a job.
 JOB_LABEL = f"{GROUP}/job"
-INDEX_LABEL, SLOT_LABEL = f"{GROUP}/index", f"{GROUP}/slot"
+INDEX_LABEL, SLOT_LABEL, UID_LABEL = f"{GROUP}/index", f"{GROUP}/slot", f"{GROUP}/job-uid"
 PORT = 29400
 #: So that names of pods and hosts stay within the 63 characters of a DNS label.
 LONGEST_NAME = 50
@@ -27,14 +27,17 @@ def pod_name(job: str, index: int) -> str:
     return f"{job}-{index}"
 
 
-def service_name(job: str) -> str:
-    """Of the headless Service that gives slots their names."""
-    return f"{job}-nodes"
+def service_name(job: str, uid: str) -> str:
+    """Of the headless Service that gives slots their names.
+
+    With a part of the job's uid: that of an earlier job of this name may still be there, and go soon.
+    """
+    return f"{job}-{uid[:8]}"
 
 
-def secret_name(job: str) -> str:
-    """Of the Secret with the job's token."""
-    return f"{job}-token"
+def secret_name(job: str, uid: str) -> str:
+    """Of the Secret with the job's token; likewise."""
+    return f"{job}-token-{uid[:8]}"
 
 
 def slot_host(job: str, slot: int) -> str:
@@ -42,6 +45,6 @@ def slot_host(job: str, slot: int) -> str:
     return f"{job}-m{slot}"
 
 
-def endpoints(job: str, slots: int) -> str:
+def endpoints(job: str, uid: str, slots: int) -> str:
     """The value of ``--rdzv-endpoint``."""
-    return ",".join(f"{slot_host(job, slot)}.{service_name(job)}:{PORT}" for slot in range(slots))
+    return ",".join(f"{slot_host(job, slot)}.{service_name(job, uid)}:{PORT}" for slot in range(slots))

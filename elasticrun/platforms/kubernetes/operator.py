@@ -21,7 +21,7 @@ import kopf
 
 from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
-from elasticrun.platforms.kubernetes.api import Api, access
+from elasticrun.platforms.kubernetes.api import NOT_FOUND, Api, ApiError, access
 from elasticrun.platforms.kubernetes.names import GROUP, JOB_LABEL, PLURAL, VERSION
 from elasticrun.platforms.protocol import PlatformError
 
@@ -61,13 +61,18 @@ async def operate(
     deafness = _Deafness(until)
     logging.getLogger(_WATCHES).addHandler(deafness)
     api = await Api.connect(kubeconfig)
+    try:
+        await _check_installed(api)
+    except PlatformError:
+        await api.close()
+        raise
     platform = Kubernetes(api)
     queue = Queue(Keeper(platform).reconcile)
     platform.notify(queue.notice)
     try:
         await kopf.operator(
             registry=_registry(platform, kubeconfig),
-            settings=_settings(bool(namespaces)),
+            settings=_settings(),
             standalone=True,
             clusterwide=not namespaces,
             namespaces=list(namespaces),
@@ -85,11 +90,23 @@ async def operate(
         raise PlatformError(f"the operator cannot watch any more: {deafness.why}")
 
 
-def _settings(is_namespaced: bool) -> kopf.OperatorSettings:
+async def _check_installed(api: Api) -> None:
+    """With what is not there kopf has nothing to watch, and would wait."""
+    try:
+        await api.get(f"/apis/{GROUP}/{VERSION}")
+    except ApiError as error:
+        if error.status == NOT_FOUND:
+            raise PlatformError(
+                "this cluster does not know ElasticJob: apply what elastic-ctl operator --crds prints"
+            ) from None
+        raise
+
+
+def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.networking.error_backoffs = _Pauses()
-    settings.scanning.disabled = is_namespaced  # it may not list what belongs to the whole cluster
+    settings.scanning.disabled = True  # it may not list definitions and namespaces, and need not
     settings.watching.server_timeout = (
         300  # seconds, and whole ones; then it lists anew, which mends what was missed
     )
@@ -117,8 +134,8 @@ def _registry(platform: Kubernetes, kubeconfig: str | None) -> kopf.OperatorRegi
     async def job_changed(namespace: str | None, name: str | None, **_: Any) -> None:
         platform.notice(str(namespace), str(name))
 
-    async def pod_changed(namespace: str | None, labels: Any, **_: Any) -> None:
-        platform.notice(str(namespace), labels[JOB_LABEL])
+    async def pod_changed(namespace: str | None, labels: Any, meta: Any, **_: Any) -> None:
+        platform.notice(str(namespace), labels[JOB_LABEL], meta["resourceVersion"])
 
     kopf.on.login(registry=registry)(login)
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(job_changed)

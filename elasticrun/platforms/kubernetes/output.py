@@ -16,9 +16,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def installation(with_crds: bool, namespaces: Sequence[str]) -> str:
-    """The definition of ElasticJob, and what the operator may do in each of these namespaces."""
+def installation(with_crds: bool, with_rbac: bool, namespaces: Sequence[str]) -> str:
+    """The definition of ElasticJob, and what the operator may do in each of these namespaces, or in all."""
     documents = [crd()] if with_crds else []
-    for namespace in namespaces:
-        documents += rbac(namespace)
+    if with_rbac:
+        for namespace in namespaces:
+            documents += rbac(namespace)
+        if not namespaces:
+            documents += rbac("default", everywhere=True)
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False)

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Start, Wish
+from elasticrun.core.fleet.replicas import Shape, Start
 from elasticrun.platforms.kubernetes.names import (
     API_VERSION,
     INDEX_LABEL,
@@ -18,6 +18,7 @@ from elasticrun.platforms.kubernetes.names import (
     KIND,
     PORT,
     SLOT_LABEL,
+    UID_LABEL,
     endpoints,
     pod_name,
     secret_name,
@@ -25,29 +26,27 @@ from elasticrun.platforms.kubernetes.names import (
     slot_host,
 )
 from elasticrun.platforms.kubernetes.quantity import to_quantity
-from elasticrun.platforms.kubernetes.sights import role_of
+from elasticrun.platforms.kubernetes.sights import GRACE, role_of
 
-#: Seconds between SIGTERM and SIGKILL: elastic-run gives its workers 30 of them.
-_GRACE = 45
 #: Seconds that a node without running workers waits for the replacement of the master's pod.
 _MASTER_TIMEOUT = 600
 
 
-def pod_of(job: Mapping[str, Any], wish: Wish, start: Start) -> dict[str, Any]:
+def pod_of(job: Mapping[str, Any], start: Start) -> dict[str, Any]:
     """The pod of one replica."""
-    name = job["metadata"]["name"]
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     template = copy.deepcopy(role_of(job)["template"])
     given = template.get("metadata") or {}
-    labels = {JOB_LABEL: name, INDEX_LABEL: str(start.index)}
+    labels = {JOB_LABEL: name, UID_LABEL: uid, INDEX_LABEL: str(start.index)}
     spec = template["spec"]
     if start.slot >= 0:
         labels[SLOT_LABEL] = str(start.slot)
         spec["hostname"] = slot_host(name, start.slot)
-    spec["subdomain"] = service_name(name)
+    spec["subdomain"] = service_name(name, uid)
     spec["restartPolicy"] = "Never"
-    spec.setdefault("terminationGracePeriodSeconds", _GRACE)
+    spec.setdefault("terminationGracePeriodSeconds", GRACE)
     container = spec["containers"][0]
-    _set_variables(container, job, wish)
+    _set_variables(container, name, uid, start.shape)
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if start.memory:
         _raise_memory(container, start.memory)
@@ -80,19 +79,19 @@ def owner(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def service_of(job: Mapping[str, Any]) -> dict[str, Any]:
     """The Service that gives slots their names, before anything is ready: a master is needed for that."""
-    name = job["metadata"]["name"]
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {
-            "name": service_name(name),
+            "name": service_name(name, uid),
             "labels": {JOB_LABEL: name},
             "ownerReferences": [owner(job)],
         },
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": {JOB_LABEL: name},
+            "selector": {UID_LABEL: uid},
             "ports": [{"name": "rendezvous", "port": PORT}],
         },
     }
@@ -105,7 +104,7 @@ def secret_of(job: Mapping[str, Any], token: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {
-            "name": secret_name(name),
+            "name": secret_name(name, job["metadata"]["uid"]),
             "labels": {JOB_LABEL: name},
             "ownerReferences": [owner(job)],
         },
@@ -114,15 +113,14 @@ def secret_of(job: Mapping[str, Any], token: str) -> dict[str, Any]:
     }
 
 
-def _set_variables(container: dict[str, Any], job: Mapping[str, Any], wish: Wish) -> None:
-    metadata = job["metadata"]
+def _set_variables(container: dict[str, Any], name: str, uid: str, shape: Shape) -> None:
     known = {str(each.get("name")) for each in container.get("env") or []}
-    secret = {"secretKeyRef": {"name": secret_name(metadata["name"]), "key": "token"}}
+    secret = {"secretKeyRef": {"name": secret_name(name, uid), "key": "token"}}
     ours: list[dict[str, Any]] = [
-        {"name": "PET_NNODES", "value": f"{wish.min_replicas}:{wish.max_replicas}"},
+        {"name": "PET_NNODES", "value": str(shape)},
         {"name": "PET_RDZV_BACKEND", "value": "c10d"},
-        {"name": "PET_RDZV_ENDPOINT", "value": endpoints(metadata["name"], wish.slots)},
-        {"name": "PET_RDZV_ID", "value": metadata["uid"]},
+        {"name": "PET_RDZV_ENDPOINT", "value": endpoints(name, uid, shape.slots)},
+        {"name": "PET_RDZV_ID", "value": uid},
         {"name": "PET_MASTER_TIMEOUT", "value": str(_MASTER_TIMEOUT)},
         {"name": "ELASTICRUN_TOKEN", "valueFrom": secret},
     ]

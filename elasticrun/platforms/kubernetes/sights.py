@@ -10,14 +10,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Cause, CleanPolicy, Phase, Seen, Wish
+from elasticrun.core.fleet.replicas import Cause, CleanPolicy, Phase, Seen, Shape, Wish
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.platforms.kubernetes.names import INDEX_LABEL, SLOT_LABEL
 from elasticrun.platforms.kubernetes.quantity import memory_of
 
 #: So many replicas have a name of their own, at which a master may listen: one may then be lost.
 MOST_SLOTS = 3
+#: Seconds between SIGTERM and SIGKILL if the template says nothing: elastic-run gives its workers 30 of them.
+GRACE = 45
 _SHOWN = 200
+_KILLED = 128 + 9
 #: Reasons of a pod's end, or of its deletion, and what they mean.
 _CAUSES = {
     "Evicted": Cause.EVICTED,
@@ -52,28 +55,28 @@ def role_of(job: Mapping[str, Any]) -> dict[str, Any]:
 def wish_of(job: Mapping[str, Any]) -> Wish:
     """What a job asks for. Raises SpecError."""
     spec, role = _dict(job.get("spec")), role_of(job)
-    low, high = _whole(role, "minReplicas", 1), _whole(role, "maxReplicas", 1)
+    low, high = max(1, _whole(role, "minReplicas", 1)), _whole(role, "maxReplicas", 1)
     if low > high:
         raise SpecError(f"minReplicas is {low}, which is more than maxReplicas, {high}")
     wanted = _whole(role, "replicas", high)
     if not low <= wanted <= high:
         raise SpecError(f"replicas is {wanted}, which is not within {low} and {high}")
-    containers = _list(_dict(_dict(role.get("template")).get("spec")).get("containers"))
+    spec_of_pod = _dict(_dict(role.get("template")).get("spec"))
+    containers, grace = _list(spec_of_pod.get("containers")), spec_of_pod.get("terminationGracePeriodSeconds")
     if not containers:
         raise SpecError("the template has no container")
     try:
         clean = CleanPolicy(spec.get("cleanPodPolicy", CleanPolicy.RUNNING.value))
         memory, most = _limit(_dict(containers[0])), role.get("maxMemory")
         return Wish(
-            min_replicas=low,
-            max_replicas=high,
+            shape=Shape(low, high, min(MOST_SLOTS, low)),
             wanted=wanted,
             suspended=spec.get("suspend") is True,
-            slots=min(MOST_SLOTS, low),
             max_failures=_whole(role, "restartLimit", 10),
             memory=memory,
             max_memory=0 if most is None else memory_of(most),
             clean=clean,
+            grace=grace if isinstance(grace, int) else float(GRACE),
         )
     except ValueError as error:
         raise SpecError(str(error)) from None
@@ -132,7 +135,8 @@ def _phase(status: Mapping[str, Any], state: Mapping[str, Any], ended: Mapping[s
 def _cause(
     status: Mapping[str, Any], ended: Mapping[str, Any], metadata: Mapping[str, Any], phase: Phase
 ) -> Cause:
-    if ended.get("reason") == "OOMKilled":
+    # Where a process in the container was killed earlier, and the agent has ended since, its code says more.
+    if ended.get("reason") == "OOMKilled" and ended.get("exitCode") == _KILLED:
         return Cause.OUT_OF_MEMORY
     if (cause := _CAUSES.get(str(status.get("reason")))) is not None:
         return cause

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Condition, Decision, Live, Record, Verdict, Wish
+from elasticrun.core.fleet.replicas import Condition, Decision, Live, Record, Shape, Verdict, Wish
 
 _MOST = 1 << 31
 
@@ -23,6 +23,11 @@ def record_of(status: Mapping[str, Any]) -> Record:
         return Record()
 
 
+def pods_version_of(status: Mapping[str, Any]) -> object:
+    """The version of the pods of which a record has seen those that it has."""
+    return status.get("podsVersion")
+
+
 def _record(kept: Mapping[str, Any]) -> Record:
     live = tuple(Live(_count(it["index"]), int(it["slot"]), it["seen"] is True) for it in kept["live"])
     next_index, indices = _count(kept["nextIndex"]), [each.index for each in live]
@@ -31,6 +36,7 @@ def _record(kept: Mapping[str, Any]) -> Record:
     verdict = kept["verdict"]
     return Record(
         next_index=next_index,
+        shape=Shape(*map(_count, kept["shape"])) if kept["shape"] else None,
         live=live,
         failures=_count(kept["failures"]),
         streak=_count(kept["streak"]),
@@ -110,8 +116,10 @@ def _conditions(wanted: Sequence[Condition], before: Sequence[Any], now: float) 
 
 
 def _kept(record: Record) -> dict[str, Any]:
+    shape = record.shape
     return {
         "nextIndex": record.next_index,
+        "shape": [shape.min_replicas, shape.max_replicas, shape.slots] if shape else [],
         "live": [{"index": it.index, "slot": it.slot, "seen": it.seen} for it in record.live],
         "failures": record.failures,
         "streak": record.streak,
