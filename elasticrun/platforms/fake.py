@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from elasticrun.core.fleet.replicas import Decision, Note, Phase, Record, Remove, Seen, Start, Wish
+from elasticrun.core.fleet.replicas import (
+    ENDED,
+    Decision,
+    Note,
+    Operation,
+    Phase,
+    Record,
+    Remove,
+    Result,
+    Seen,
+    Start,
+    Wish,
+)
 from elasticrun.platforms.protocol import PlatformError, Sight
 
 
@@ -18,6 +30,8 @@ class FakePlatform:
         self.version = 0  # of what is kept
         self.seen: dict[int, Seen] = {}
         self.decision: Decision | None = None  # the last that was kept
+        self.operations: list[Operation] = []
+        self.results: list[Result] = []  # as they were told
         self.notes: list[Note] = []
         self.starts: list[Start] = []  # in order, each that was no repetition
         self.is_full = False  # refuses starts
@@ -28,7 +42,9 @@ class FakePlatform:
         self._answer()
         if job != "job":
             return None
-        return Sight(self.wish, tuple(self.seen.values()), self.record, self.version)
+        ended = {result.key for result in self.results if result.phase in ENDED}
+        operations = tuple(each for each in self.operations if each.key not in ended)
+        return Sight(self.wish, tuple(self.seen.values()), self.record, operations, self.version)
 
     async def keep(self, job: str, sight: Sight, decision: Decision) -> bool:
         self._answer()
@@ -37,6 +53,7 @@ class FakePlatform:
         if decision.record != self.record:
             self.record, self.version = decision.record, self.version + 1
         self.decision = decision
+        self.results += decision.results
         return True
 
     async def start(self, job: str, sight: Sight, start: Start) -> None:

@@ -44,7 +44,7 @@ class Keeper:
                 self._refused.pop(job, None)
                 return None
             refused = self._refused.get(job, "")
-            decision = decide(sight.wish, sight.seen, sight.record, self._clock(), refused)
+            decision = decide(sight.wish, sight.seen, sight.record, self._clock(), refused, sight.operations)
             if await self._platform.keep(job, sight, decision):
                 break
         was_refused = bool(refused)

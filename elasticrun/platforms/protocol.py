@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from elasticrun.core.fleet.replicas import Decision, Note, Record, Remove, Seen, Start, Wish
+from elasticrun.core.fleet.replicas import Decision, Note, Operation, Record, Remove, Seen, Start, Wish
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError
 
@@ -25,6 +25,9 @@ class Sight:
     wish: Wish
     seen: tuple[Seen, ...]
     record: Record
+    operations: tuple[
+        Operation, ...
+    ] = ()  # for more or fewer replicas, the oldest first, as far as not ended
     token: Any = None  # the adapter's own, such as the version of what was read
 
 
@@ -38,7 +41,7 @@ class Platform(Protocol):
         """
 
     async def keep(self, job: str, sight: Sight, decision: Decision) -> bool:
-        """Keep the record of a decision, and show its phase and conditions.
+        """Keep the record of a decision, show its phase and conditions, and then the results of operations.
 
         False, and nothing is kept, if somebody else has kept one since ``sight``.
         """

@@ -161,6 +161,15 @@ def test_a_replica_that_is_being_deleted_is_replaced_at_once_where_there_is_room
     assert world.look().actions == (begin(3),)
 
 
+def test_a_name_is_free_once_who_had_it_has_ended() -> None:
+    world = begun(replace(WISH, shape=Shape(2, 4, 2), wanted=3))
+    world.change(0, leaves_by=1030.0)
+    assert world.look().actions == ()
+    world.change(2, phase=Phase.ENDED, cause=Cause.EVICTED)
+    assert world.look().actions == (begin(3, shape=Shape(2, 4, 2)),)
+    assert world.end(0, 143).actions == (begin(4, 0, shape=Shape(2, 4, 2)),)
+
+
 def test_a_replica_that_does_not_go_holds_its_place_for_a_while_only() -> None:
     world = begun()
     world.change(1, leaves_by=1030.0)

@@ -13,8 +13,8 @@ import psutil
 import pytest
 import yaml
 
-from elasticrun.platforms.kubernetes.crd import crd, rbac
-from elasticrun.platforms.kubernetes.names import PLURAL, job_path
+from elasticrun.platforms.kubernetes.crd import crds, rbac
+from elasticrun.platforms.kubernetes.names import API_VERSION, OPERATIONS, PLURAL, job_path
 from tests.support.director import WORKER, Director
 from tests.support.hosts import why_no_hosts
 from tests.support.kube import DEADLINE, Kube, Object, Refused, control_plane, why_no_control_plane
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 NAMESPACE = "training"
 JOBS = f"/apis/elasticrun.io/v1alpha1/namespaces/{NAMESPACE}/{PLURAL}"
+SCALES = {kind: f"/apis/{API_VERSION}/namespaces/{NAMESPACE}/{plural}" for plural, kind in OPERATIONS.items()}
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 JOB = """
@@ -77,14 +78,43 @@ class Cluster:
         operator.wait_line("keeps the ElasticJobs")
         return operator
 
-    def apply(self, name: str, most: int = 4, least: int = 2, command: list[str] | None = None) -> None:
+    def apply(
+        self,
+        name: str,
+        most: int = 4,
+        least: int = 2,
+        command: list[str] | None = None,
+        wanted: int | None = None,
+    ) -> None:
         """Create a job from its YAML."""
         text = JOB.format(name=name, least=least, most=most, python=sys.executable, script=WORKER)
         job = yaml.safe_load(text)
         if command:
             job["spec"]["roles"][0]["template"]["spec"]["containers"][0]["command"] = command
+        if wanted is not None:
+            job["spec"]["roles"][0]["replicas"] = wanted
         self.kube.create(JOBS, job)
         self.began = time.monotonic()
+
+    def scale(self, kind: str, name: str, job: str, **spec: Any) -> str:
+        """Ask for more or fewer pods, and wait for the end of that: what is told of it."""
+        self.began = time.monotonic()
+        metadata, path = {"name": name}, SCALES[kind]
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "metadata": metadata,
+            "spec": {"jobName": job, **spec},
+        }
+        self.kube.create(path, body)
+
+        def status() -> Object:
+            found = [it for it in self.kube.all(path) if it["metadata"]["name"] == name]
+            return found[0].get("status", {}) if found else {}
+
+        self.kube.wait(lambda: status().get("phase") in ("Succeeded", "Failed"), f"end of {kind} {name}")
+        self.took(f"{kind} {spec}")
+        return f"{status()['phase']}: {status()['message']}"
 
     def change(self, name: str, **spec: Any) -> None:
         self.kube.merge(job_path(NAMESPACE, name), {"spec": spec})
@@ -165,8 +195,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def _install(kube: Kube, folder: Path) -> None:
     """What an administrator does once; the operator gets the rights that it says it needs, and no others."""
     kube.follow(CRDS)
-    kube.create(CRDS, crd())
-    kube.wait(lambda: any(map(_is_served, kube.all(CRDS))), "ElasticJob")
+    definitions = crds()
+    for definition in definitions:
+        kube.create(CRDS, definition)
+    kube.wait(lambda: sum(map(_is_served, kube.all(CRDS))) == len(definitions), "ElasticJob")
     kube.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     homes = {
         "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
@@ -182,7 +214,8 @@ def _install(kube: Kube, folder: Path) -> None:
     access = yaml.safe_load(kube.kubeconfig.read_text())
     access["users"][0]["user"] = {"token": token["status"]["token"]}
     (folder / "operator.kubeconfig").write_text(yaml.safe_dump(access))
-    kube.follow(JOBS)
+    for path in (JOBS, *SCALES.values()):
+        kube.follow(path)
     kube.follow(EVENTS)
 
 
@@ -350,6 +383,31 @@ def test_an_operator_that_is_killed_leaves_nothing_lost_or_doubled(cluster: Clus
     assert cluster.status("orphaned")["fleet"]["nextIndex"] == 7
     cluster.director.order("exit 0")
     cluster.wait_phase("orphaned", "Succeeded")
+
+
+def test_scale_out_and_in_by_count_and_by_name(cluster: Cluster) -> None:
+    cluster.apply("scaled", wanted=2)
+    cluster.director.world(2)
+    before = cluster.wait_running("scaled", 0, 1)
+    assert cluster.scale("ScaleOut", "more", "scaled", count=2) == "Succeeded: 4 replicas, as was asked for"
+    cluster.director.world(4)
+    cluster.wait_running("scaled", 0, 1, 2, 3)
+    last = cluster.director.last_round
+    assert cluster.scale("ScaleIn", "named", "scaled", podNames=["scaled-2"]).startswith("Succeeded")
+    cluster.director.world(3, after=last)
+    cluster.wait_running("scaled", 0, 1, 3)
+    last = cluster.director.last_round
+    assert cluster.scale("ScaleIn", "fewer", "scaled", count=1).startswith("Succeeded")
+    cluster.director.world(2, after=last)
+    after = cluster.wait_running("scaled", 0, 1)
+    assert after == before
+    refusal = "Failed: there would be 1 replicas of at least 2"
+    assert cluster.scale("ScaleIn", "few", "scaled", count=1) == refusal
+    assert cluster.scale("ScaleOut", "lost", "nobody", count=1) == "Failed: there is no job nobody"
+    assert cluster.scale("ScaleOut", "again", "scaled", count=1).startswith("Succeeded")
+    cluster.wait_running("scaled", 0, 1, 4)  # no index is used twice
+    cluster.director.order("exit 0")
+    cluster.wait_phase("scaled", "Succeeded")
 
 
 def test_suspend_and_resume(cluster: Cluster) -> None:

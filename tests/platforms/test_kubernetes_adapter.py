@@ -28,6 +28,7 @@ class Server:
         self.pods: dict[str, dict[str, Any]] = {}
         self.others: list[Mapping[str, Any]] = []
         self.writes = 0
+        self.told: list[tuple[list[str], Mapping[str, str]]] = []  # of operations
         self.version, self.limit = 70, 1 << 62  # of the pods; the newest that its cache can wait for
         self.asked: list[int] = []  # the version that each list may not be older than
         self.before: Callable[[str], None] = lambda _: None
@@ -69,6 +70,9 @@ class Server:
 
     async def merge(self, path: str, body: Mapping[str, Any]) -> Any:
         self.before(f"PATCH {path}")
+        if "/scale" in path:
+            self.told.append((path.split("/")[-3:-1], body["status"]))
+            return
         assert path.endswith("/digits/status")
         if body["metadata"]["resourceVersion"] != self.job["metadata"]["resourceVersion"]:
             raise ApiError("it has changed", 409, "Conflict")
@@ -232,3 +236,50 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
     with pytest.raises(ApiError, match="does not answer: refused"):
         asyncio.run(Api(Client()).get("/x"))
+
+
+def operation(uid: str, job: str = "digits", **spec: Any) -> dict[str, Any]:
+    metadata = {
+        "name": f"op-{uid}",
+        "namespace": "default",
+        "uid": uid,
+        "creationTimestamp": f"2026-01-01T00:00:0{uid}Z",
+    }
+    return {"metadata": metadata, "spec": {"jobName": job, **spec}}
+
+
+def test_operations_are_carried_out_and_told() -> None:
+    server = Server()
+    server.job["spec"]["roles"][0]["replicas"] = 2
+    platform = Kubernetes(server, lambda: 1000.0)  # type: ignore[arg-type] # it has what is used of it
+    keeper, noticed = Keeper(platform, lambda: 1000.0), list[str]()
+    platform.notify(noticed.append)
+    platform.notice_operation("scaleins", operation("2", count=1), False)
+    platform.notice_operation("scaleouts", operation("1", count=2), False)
+    platform.notice_operation("scaleouts", operation("3", job="another", count=2), False)
+    assert noticed == ["default/digits", "default/digits", "default/another"]
+
+    async def work() -> None:
+        await keeper.reconcile("default/digits")
+        await keeper.reconcile("default/another")
+        assert sorted(server.pods) == ["digits-0", "digits-1", "digits-2", "digits-3"]
+        for pod in server.pods.values():
+            shown = {"name": "main", "state": {"running": {}}}
+            pod["status"] = {"phase": "Running", "containerStatuses": [shown]}
+        for _ in range(3):
+            await keeper.reconcile("default/digits")
+
+    asyncio.run(work())
+    assert sorted(server.pods) == ["digits-0", "digits-1", "digits-2"]
+    assert [(where[1], status["phase"]) for where, status in server.told] == [
+        ("op-1", "Running"),
+        ("op-2", "Waiting"),
+        ("op-3", "Failed"),
+        ("op-1", "Succeeded"),
+        ("op-2", "Running"),
+        ("op-2", "Succeeded"),
+    ]
+    assert server.told[2][1]["message"] == "there is no job another"
+    platform.notice_operation("scaleins", operation("2", count=1), True)
+    asyncio.run(keeper.reconcile("default/digits"))
+    assert len(server.told) == 6

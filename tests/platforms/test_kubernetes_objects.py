@@ -15,8 +15,12 @@ from elasticrun.core.fleet.replicas import (
     Cause,
     CleanPolicy,
     Live,
+    Operation,
     Phase,
     Record,
+    Result,
+    ScalePhase,
+    Scaling,
     Seen,
     Shape,
     Start,
@@ -28,7 +32,7 @@ from elasticrun.platforms.kubernetes.names import endpoints
 from elasticrun.platforms.kubernetes.output import installation
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
 from elasticrun.platforms.kubernetes.quantity import memory_of, to_quantity
-from elasticrun.platforms.kubernetes.sights import SpecError, seen_of, wish_of
+from elasticrun.platforms.kubernetes.sights import SpecError, operation_of, seen_of, wish_of
 from elasticrun.platforms.kubernetes.statuses import invalid_status, record_of, status_of
 
 UID = "8d5b1234-77"
@@ -293,7 +297,11 @@ def test_the_operator_may_not_read_secrets_nor_change_jobs() -> None:
         (resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
     }
     assert {verb for resource, verb in verbs if resource == "secrets"} == {"create"}
-    assert {verb for resource, verb in verbs if resource == "elasticjobs"} == {"get", "list", "watch"}
+    assert {verb for resource, verb in verbs if resource in ("elasticjobs", "scaleouts", "scaleins")} == {
+        "get",
+        "list",
+        "watch",
+    }
     assert not any(verb == "*" or resource == "*" for resource, verb in verbs)
     text = installation(True, True, ("a", "b"))
     assert text.count("\nkind: Role\n") == 2
@@ -305,6 +313,10 @@ def test_the_operator_may_not_read_secrets_nor_change_jobs() -> None:
 
 
 RECORD = Record(
+    base=3,
+    offset=-1,
+    scaling=Scaling("k", 2, False, 0, 1600.0),
+    results=(Result("j", ScalePhase.FAILED, "no"),),
     next_index=5,
     shape=SHAPE,
     live=(Live(2, 0, True), Live(4)),
@@ -323,15 +335,17 @@ RECORD = Record(
 def test_a_record_comes_back_as_it_was_kept() -> None:
     for record in (Record(), RECORD):
         decision = replace(decide(Wish(Shape(2, 4), 3), (), Record(), 0.0), record=record)
-        status = status_of(Wish(Shape(2, 4), 3), decision, 1, {}, 0.0)
+        status = status_of(decision, 1, {}, 0.0)
         assert record_of(status) == record
 
 
-@pytest.mark.parametrize("key", ["nextIndex", "shape", "live", "failures", "verdict", "since"])
+@pytest.mark.parametrize(
+    "key", ["nextIndex", "shape", "live", "results", "base", "failures", "verdict", "since"]
+)
 @pytest.mark.parametrize("value", ["x", -1, [{}], [{"index": 9, "slot": 0, "seen": True}]])
 def test_a_record_that_makes_no_sense_is_none(key: str, value: object) -> None:
     decision = replace(decide(Wish(Shape(2, 4), 3), (), Record(), 0.0), record=RECORD)
-    status = status_of(Wish(Shape(2, 4), 3), decision, 1, {}, 0.0)
+    status = status_of(decision, 1, {}, 0.0)
     status["fleet"][key] = value
     if (key, value) != ("since", -1):
         assert record_of(status) == Record()
@@ -339,8 +353,8 @@ def test_a_record_that_makes_no_sense_is_none(key: str, value: object) -> None:
 
 def test_a_condition_keeps_the_moment_of_its_last_change() -> None:
     wish = Wish(Shape(2, 4), 3)
-    first = status_of(wish, decide(wish, (), Record(), 0.0), 1, {}, 0.0)
-    later = status_of(wish, decide(wish, (), Record(), 0.0, "no quota"), 1, first, 60.0)
+    first = status_of(decide(wish, (), Record(), 0.0), 1, {}, 0.0)
+    later = status_of(decide(wish, (), Record(), 0.0, "no quota"), 1, first, 60.0)
     moments = {it["type"]: it["lastTransitionTime"][14:19] for it in later["conditions"]}
     assert moments == {
         "Available": "00:00",
@@ -354,7 +368,7 @@ def test_a_condition_keeps_the_moment_of_its_last_change() -> None:
 
 def test_an_invalid_job_keeps_its_other_conditions() -> None:
     wish = Wish(Shape(2, 4), 3)
-    first = status_of(wish, decide(wish, (), Record(), 0.0), 1, {}, 0.0)
+    first = status_of(decide(wish, (), Record(), 0.0), 1, {}, 0.0)
     later = invalid_status("min above max", 2, first, 60.0)
     assert "fleet" not in later
     assert [it["type"] for it in later["conditions"]] == [
@@ -365,6 +379,26 @@ def test_an_invalid_job_keeps_its_other_conditions() -> None:
         "Hindered",
     ]
     assert invalid_status("x", 2, {}, 60.0)["conditions"][0]["reason"] == "Invalid"
+
+
+# -- operations
+
+
+def asked(kind: str, **spec: Any) -> Operation | None:
+    return operation_of({"metadata": {"uid": "k"}, "spec": {"jobName": "digits", **spec}}, kind)
+
+
+def test_operations() -> None:
+    assert asked("ScaleOut", count=2, timeoutSeconds=60) == Operation("k", 2, (), 60.0)
+    assert asked("ScaleOut", count=2, podNames=["digits-1"]) == Operation("k", 2)
+    assert asked("ScaleIn", count=1) == Operation("k", -1)
+    assert asked("ScaleIn", count=1, podNames=["digits-3", "digits-x", "other-1"]) == Operation(
+        "k", 0, (3, -1, -1)
+    )
+    assert asked("ScaleIn", count=1, podNames=7) == Operation("k", -1)
+    for phase in ("Succeeded", "Failed"):
+        assert operation_of({"metadata": {"uid": "k"}, "status": {"phase": phase}}, "ScaleIn") is None
+    assert operation_of({}, "ScaleIn") is None
 
 
 # -- quantities

@@ -20,7 +20,7 @@ started.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from elasticrun.core.fleet.fates import Fate, Judgement, in_words, judge
@@ -31,14 +31,17 @@ from elasticrun.core.fleet.replicas import (
     Decision,
     Live,
     Note,
+    Operation,
     Phase,
     Record,
     Remove,
+    Result,
     Seen,
     Start,
     Verdict,
     Wish,
 )
+from elasticrun.core.fleet.scaling import Scene, scale, wanted_of
 from elasticrun.core.fleet.story import conditions_of, hindrance, phase_of
 
 #: Seconds for the other replicas to end by themselves, once one has said that the job is over.
@@ -55,15 +58,24 @@ MOST_AVOIDED, MOST_KEPT = 16, 8
 MORE, MOST_TIMES = 2, 8
 
 
-def decide(wish: Wish, seen: Iterable[Seen], record: Record, now: float, refused: str = "") -> Decision:
+def decide(
+    wish: Wish,
+    seen: Iterable[Seen],
+    record: Record,
+    now: float,
+    refused: str = "",
+    operations: Sequence[Operation] = (),
+) -> Decision:
     """Decide what to do at ``now``, in seconds of the wall clock.
 
-    ``refused``: why the platform did not do what was decided before, to be told.
+    ``refused``: why the platform did not do what was decided before, to be told. ``operations``: for more or
+    fewer replicas, the oldest first; those that were told to have ended may be left out.
     """
     draft = _Draft(wish, {each.index: each for each in seen}, record, now)
     draft.adopt()
     draft.judge_all()
     draft.settle()
+    draft.scale(operations)
     draft.fill()
     return draft.decision(refused)
 
@@ -81,6 +93,7 @@ class _Draft:
         self._notes: list[Note] = []
         self._removals: dict[int, str] = {}
         self._looks: list[float] = []
+        self._results: tuple[Result, ...] = ()
 
     # -- what has happened
 
@@ -133,20 +146,14 @@ class _Draft:
         self._note("Lost", text, is_warning=True)
         self._change(drained_at=None)
         if judgement.fate is Fate.MORE_MEMORY:
-            self._raise_memory(seen, text)
+            memory, cap = _more_memory(self._wish, self._record.memory, seen)
+            if seen.memory >= cap:
+                self._halt(f"{text}, and there may be no more than {in_words(cap)}")
+            elif memory != self._record.memory:
+                self._note("MoreMemory", f"new replicas get {in_words(memory)}, as one had too little")
+                self._change(memory=memory)
         if judgement.fate is not Fate.FREE:
             self._count(text)
-
-    def _raise_memory(self, seen: Seen, text: str) -> None:
-        first = self._wish.memory or seen.memory
-        cap = self._wish.max_memory or first * MOST_TIMES
-        if seen.memory >= cap:
-            self._halt(f"{text}, and there may be no more than {in_words(cap)}")
-            return
-        memory = max(self._record.memory, min(cap, seen.memory * MORE))
-        if memory != self._record.memory:
-            self._note("MoreMemory", f"new replicas get {in_words(memory)}, as one had too little")
-        self._change(memory=memory)
 
     def _count(self, text: str) -> None:
         """Spend a replacement."""
@@ -189,6 +196,17 @@ class _Draft:
         elif self._record.drained_at is not None:
             self._conclude(Verdict.STOPPED, "every replica was told to leave, and did")
 
+    def scale(self, operations: Sequence[Operation]) -> None:
+        """Take operations for more or fewer replicas one step further."""
+        over = "the job is suspended" if self._wish.suspended else ""
+        over = over if self._record.verdict is None else "the job is over"
+        scene = Scene(self._shape, self._live, _running(self._seen, self._live), self._holding(), over)
+        scaled = scale(self._wish, self._record, operations, scene, self._now)
+        if scaled.record.scaling is not None:
+            self._looks.append(scaled.record.scaling.until)
+        self._record, self._results = scaled.record, scaled.results
+        self._drop(scaled.leaving, "it was asked to leave")
+
     def fill(self) -> None:
         """Bring what is meant to run to the number that is wanted."""
         is_over = self._record.verdict not in (None, Verdict.AGAIN)
@@ -198,13 +216,15 @@ class _Draft:
         elif self._record.verdict is not None:
             self._finish()
         else:
-            wanted = min(max(self._wish.wanted, self._shape.min_replicas), self._shape.max_replicas)
+            wanted = wanted_of(self._wish, self._shape, self._record)
             surplus = sorted(self._live.values(), key=_least_needed)[: max(0, len(self._live) - wanted)]
             self._drop([each.index for each in surplus], f"{wanted} replicas are wanted")
             self._start(wanted)
-        self._forget_old()
         if is_over and self._wish.clean is CleanPolicy.NONE:
             return
+        keeps = not (is_over and not self._live and self._wish.clean is CleanPolicy.ALL)
+        for index in _old(self._seen.values(), MOST_KEPT if keeps else 0):
+            self._removals.setdefault(index, "it has ended")
         for index, seen in self._seen.items():
             if index not in self._live and seen.phase is not Phase.ENDED and not seen.is_leaving:
                 self._removals.setdefault(index, "it is not meant to run")
@@ -235,14 +255,24 @@ class _Draft:
         if not_before is not None and self._now < not_before:
             self._looks.append(not_before)
             return
-        taken = {each.slot for each in self._live.values()}
-        free = [slot for slot in range(self._shape.slots) if slot not in taken]
+        free, kept = self._slots()
+        missing = max(0, missing - kept)
+        if not missing:
+            return
         first = self._record.next_index
         for index in range(first, first + missing):
             self._live[index] = Live(index, free.pop(0) if free else -1)
         memory = f" with {in_words(self._record.memory)}" if self._record.memory else ""
         self._note("Started", f"replicas {_list(range(first, first + missing))}{memory}")
         self._change(next_index=first + missing, drained_at=None, shape=self._shape)
+
+    def _slots(self) -> tuple[list[int], int]:
+        """The slots that are free; and how many will be, once those that have them now have ended."""
+        taken = {each.slot for each in self._live.values()}
+        free = [slot for slot in range(self._shape.slots) if slot not in taken]
+        others = [seen for index, seen in self._seen.items() if index not in self._live]
+        busy = {seen.slot for seen in others if self._holds_place(seen)}
+        return [slot for slot in free if slot not in busy], len(busy.intersection(free))
 
     def _holding(self) -> int:
         """How many replicas are meant to run, or still end and will be gone soon."""
@@ -270,17 +300,6 @@ class _Draft:
         if gone:
             self._note("Removed", f"replicas {_list(gone)}: {why}")
 
-    def _forget_old(self) -> None:
-        """Keep what has ended for its logs, but not all of it."""
-        ended = sorted(index for index, seen in self._seen.items() if seen.phase is Phase.ENDED)
-        is_over = self._record.verdict is not None and not self._live
-        kept = 0 if is_over and self._wish.clean is CleanPolicy.ALL else MOST_KEPT
-        if is_over and self._wish.clean is CleanPolicy.NONE:
-            return
-        for index in ended[: max(0, len(ended) - kept)]:
-            if index not in self._live and not self._seen[index].is_leaving:
-                self._removals.setdefault(index, "it has ended")
-
     # -- the result
 
     def decision(self, refused: str) -> Decision:
@@ -293,12 +312,20 @@ class _Draft:
         ]
         removals = [Remove(index, why) for index, why in sorted(self._removals.items())]
         actions: tuple[Action, ...] = (*removals, *starts)
-        running = sum(each.phase is Phase.RUNNING for each in self._seen.values() if each.index in self._live)
+        running = _running(self._seen, self._live)
         phase = phase_of(self._wish.suspended, self._shape, record, running, self._holding())
         hindered = hindrance(record, self._seen, refused)
         conditions = conditions_of(self._wish.shape, self._shape, record, running, phase, hindered)
         return Decision(
-            record, actions, phase, conditions, tuple(self._notes), min(self._looks, default=None), running
+            record,
+            actions,
+            phase,
+            conditions,
+            tuple(self._notes),
+            min(self._looks, default=None),
+            running,
+            0 if self._wish.suspended else wanted_of(self._wish, self._shape, record),
+            self._results,
         )
 
     def _note(self, reason: str, text: str, is_warning: bool = False) -> None:
@@ -306,6 +333,22 @@ class _Draft:
 
     def _change(self, **fields: object) -> None:
         self._record = replace(self._record, **fields)  # type: ignore[arg-type] # mypy cannot know the names
+
+
+def _more_memory(wish: Wish, given: int, seen: Seen) -> tuple[int, int]:
+    """What replicas get, if they are given so much and one had too little; and the most that there may be."""
+    cap = wish.max_memory or (wish.memory or seen.memory) * MOST_TIMES
+    return max(given, min(cap, seen.memory * MORE)), cap
+
+
+def _running(seen: Mapping[int, Seen], live: Mapping[int, Live]) -> int:
+    return sum(each.phase is Phase.RUNNING for each in seen.values() if each.index in live)
+
+
+def _old(seen: Iterable[Seen], kept: int) -> list[int]:
+    """What has ended and is not kept for its logs: all but the newest."""
+    ended = sorted((each.index, each.is_leaving) for each in seen if each.phase is Phase.ENDED)
+    return [index for index, is_leaving in ended[: max(0, len(ended) - kept)] if not is_leaving]
 
 
 def _not_before(record: Record, grace: float) -> float | None:

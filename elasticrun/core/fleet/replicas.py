@@ -105,6 +105,49 @@ class Live:
     seen: bool = False  # whether it was ever seen; else it may still have to be started
 
 
+class ScalePhase(Enum):
+    """Of an operation."""
+
+    WAITING = "Waiting"  # for another one
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+#: Phases of an operation that never change again.
+ENDED = frozenset({ScalePhase.SUCCEEDED, ScalePhase.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A wish for more or fewer replicas, once."""
+
+    key: str  # no other operation has it
+    more: int = 0  # negative: fewer
+    indices: tuple[int, ...] = ()  # of those that shall leave, instead
+    timeout: float = 600.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The operation that is under way."""
+
+    key: str
+    target: int  # how many replicas there shall be
+    grows: bool
+    before: int  # the offset
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How an operation is doing, or has ended."""
+
+    key: str
+    phase: ScalePhase
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """What is remembered from one decision to the next, wherever the platform keeps it."""
@@ -124,6 +167,10 @@ class Record:
     verdict: Verdict | None = None
     why: str = ""  # of the verdict
     since: float = 0.0  # of the verdict
+    base: int = 0  # what was wished for when the offset began
+    offset: int = 0  # what operations have added to that
+    scaling: Scaling | None = None
+    results: tuple[Result, ...] = ()  # of operations, the newest last
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +225,5 @@ class Decision:
     notes: tuple[Note, ...]
     look_at: float | None  # when to decide again, even if nothing happens
     running: int
+    wanted: int = 0
+    results: tuple[Result, ...] = ()  # of the operations that were asked for

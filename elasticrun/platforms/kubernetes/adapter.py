@@ -19,12 +19,21 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Decision, Note, Remove, Start
+from elasticrun.core.fleet.replicas import Decision, Note, Operation, Remove, Result, ScalePhase, Start
 from elasticrun.dataclass import dataclass
 from elasticrun.platforms.kubernetes.api import CONFLICT, NOT_FOUND, Api, ApiError
-from elasticrun.platforms.kubernetes.names import API_VERSION, JOB_LABEL, KIND, core_path, job_path, pod_name
+from elasticrun.platforms.kubernetes.names import (
+    API_VERSION,
+    JOB_LABEL,
+    KIND,
+    OPERATIONS,
+    core_path,
+    job_path,
+    operation_path,
+    pod_name,
+)
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
-from elasticrun.platforms.kubernetes.sights import SpecError, seen_of, wish_of
+from elasticrun.platforms.kubernetes.sights import SpecError, operation_of, seen_of, wish_of
 from elasticrun.platforms.kubernetes.statuses import invalid_status, pods_version_of, record_of, status_of
 from elasticrun.platforms.protocol import Sight
 
@@ -52,6 +61,8 @@ class Kubernetes:
         self._clock = clock
         self._prepared: dict[str, str] = {}  # uids of jobs whose Service and Secret are there
         self._versions: dict[str, int] = {}  # the newest of each job's pods that is known
+        # What is asked of a job, by uid, as far as it has not ended: the plural of its kind, and the object.
+        self._operations: dict[str, dict[str, tuple[str, Mapping[str, Any]]]] = {}
         self._happened: Callable[[str], None] = lambda _: None
 
     def notify(self, happened: Callable[[str], None]) -> None:
@@ -64,6 +75,19 @@ class Kubernetes:
         """
         job = f"{namespace}/{name}"
         self._learn(job, version)
+        self._happened(job)
+
+    def notice_operation(self, plural: str, body: Mapping[str, Any], is_gone: bool) -> None:
+        """An object that asks for an operation was created, changed or deleted."""
+        metadata, spec = body["metadata"], body.get("spec") or {}
+        job = f"{metadata['namespace']}/{spec.get('jobName')}"
+        known = self._operations.setdefault(job, {})
+        if is_gone or operation_of(body, OPERATIONS[plural]) is None:
+            known.pop(metadata["uid"], None)
+        else:
+            known[metadata["uid"]] = plural, body
+        if not known:
+            del self._operations[job]
         self._happened(job)
 
     def _learn(self, job: str, version: object) -> int:
@@ -79,6 +103,8 @@ class Kubernetes:
         except ApiError as error:
             if error.status == NOT_FOUND:
                 self._forget(job)
+                for key in list(self._operations.get(job, ())):
+                    await self._tell_result(job, Result(key, ScalePhase.FAILED, f"there is no job {name}"))
                 return None
             raise
         if found["metadata"].get("deletionTimestamp"):
@@ -93,7 +119,16 @@ class Kubernetes:
         listed = await self._pods(namespace, name, self._learn(job, pods_version_of(status)))
         version = self._learn(job, listed["metadata"]["resourceVersion"])
         seen = seen_of(listed["items"], found["metadata"]["uid"])
-        return Sight(wish, seen, record_of(status), Read(found, version))
+        return Sight(wish, seen, record_of(status), self._asked(job), Read(found, version))
+
+    def _asked(self, job: str) -> tuple[Operation, ...]:
+        """The operations that have not ended, the oldest first."""
+        known = self._operations.get(job, {})
+        by_age = sorted(
+            known.values(), key=lambda it: (it[1]["metadata"]["creationTimestamp"], it[1]["metadata"]["uid"])
+        )
+        found = [operation_of(body, OPERATIONS[plural]) for plural, body in by_age]
+        return tuple(each for each in found if each is not None)
 
     async def _pods(self, namespace: str, name: str, oldest: int) -> Any:
         path, selected = core_path(namespace, "pods"), f"{JOB_LABEL}={name}"
@@ -113,8 +148,30 @@ class Kubernetes:
         found: Mapping[str, Any] = sight.token.job
         generation = found["metadata"].get("generation", 0)
         before = found.get("status") or {}
-        status = status_of(sight.wish, decision, generation, before, self._clock())
-        return await self._write(job, found, status, sight.token.version)
+        status = status_of(decision, generation, before, self._clock())
+        if not await self._write(job, found, status, sight.token.version):
+            return False
+        for result in decision.results:
+            await self._tell_result(job, result)
+        return True
+
+    async def _tell_result(self, job: str, result: Result) -> None:
+        known = self._operations.get(job, {}).get(result.key)
+        if known is None:
+            return
+        plural, body = known
+        shown = {"phase": result.phase.value, "message": result.text}
+        before = body.get("status") or {}
+        if all(before.get(key) == value for key, value in shown.items()):
+            return
+        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+        try:
+            await self._api.merge(operation_path(namespace, plural, name), {"status": shown})
+        except ApiError as error:
+            if error.status != NOT_FOUND:
+                raise
+        if result.key in self._operations.get(job, {}):  # a notice may have come first
+            self._operations[job][result.key] = plural, {**body, "status": shown}
 
     async def _show_invalid(self, job: str, found: Mapping[str, Any], why: str) -> None:
         before, generation = found.get("status") or {}, found["metadata"].get("generation", 0)

@@ -1,4 +1,4 @@
-"""The custom resource ElasticJob, and the rights that its operator needs: one place for both.
+"""The custom resources, and the rights that their operator needs: one place for both.
 
 ``elastic-ctl operator --crds`` and ``--rbac`` print them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from elasticrun.core.fleet.replicas import CleanPolicy
-from elasticrun.platforms.kubernetes.names import GROUP, KIND, LONGEST_NAME, PLURAL, VERSION
+from elasticrun.platforms.kubernetes.names import GROUP, KIND, LONGEST_NAME, OPERATIONS, PLURAL, VERSION
 
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10000, "format": "int32"}
 _FREE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -106,52 +106,98 @@ def _status() -> dict[str, Any]:
     }
 
 
-def crd() -> dict[str, Any]:
-    """The definition of ElasticJob."""
+def crds() -> list[dict[str, Any]]:
+    """The definitions of ElasticJob, ScaleOut and ScaleIn."""
     columns = [
-        {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
-        {"name": "Running", "type": "integer", "jsonPath": ".status.running"},
-        {"name": "Wanted", "type": "integer", "jsonPath": ".status.wanted"},
-        {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
-        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        _column("Phase", ".status.phase"),
+        _column("Running", ".status.running", "integer"),
+        _column("Wanted", ".status.wanted", "integer"),
+        {**_column("Message", ".status.message"), "priority": 1},
+        _column("Age", ".metadata.creationTimestamp", "date"),
     ]
-    metadata = {
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "maxLength": LONGEST_NAME, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}
-        },
+    name = {"type": "string", "maxLength": LONGEST_NAME, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}
+    jobs = _definition(KIND, PLURAL, {"name": name}, _spec(), _status(), columns)
+    jobs["spec"]["names"]["shortNames"] = ["ej"]
+    return [jobs, *(_operation(kind, plural) for plural, kind in OPERATIONS.items())]
+
+
+def _operation(kind: str, plural: str) -> dict[str, Any]:
+    """The definition of ScaleOut or ScaleIn."""
+    text = {"type": "string"}
+    timeout = {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 604800,
+        "default": 600,
+        "description": "For how long it may take; then it has failed, and a growth is taken back.",
     }
+    fields = {"jobName": {**text, "minLength": 1}, "count": _COUNT, "timeoutSeconds": timeout}
+    spec: dict[str, Any] = {"type": "object", "required": ["jobName"], "properties": fields}
+    if kind == "ScaleIn":
+        names = {"type": "array", "maxItems": 1000, "items": text}
+        fields["podNames"] = {**names, "description": "The pods that leave, instead of a count."}
+    else:
+        spec["required"].append("count")
+    status = {"type": "object", "properties": {"phase": text, "message": text}}
+    columns = [
+        _column("Job", ".spec.jobName"),
+        _column("Phase", ".status.phase"),
+        _column("Message", ".status.message"),
+        _column("Age", ".metadata.creationTimestamp", "date"),
+    ]
+    return _definition(kind, plural, {}, spec, status, columns)
+
+
+def _column(name: str, path: str, kind: str = "string") -> dict[str, Any]:
+    return {"name": name, "type": kind, "jsonPath": path}
+
+
+def _definition(
+    kind: str,
+    plural: str,
+    metadata: dict[str, Any],
+    spec: dict[str, Any],
+    status: dict[str, Any],
+    columns: list[dict[str, Any]],
+) -> dict[str, Any]:
     schema = {
         "type": "object",
         "required": ["spec"],
-        "properties": {"metadata": metadata, "spec": _spec(), "status": _status()},
+        "properties": {
+            "metadata": {"type": "object", **({"properties": metadata} if metadata else {})},
+            "spec": spec,
+            "status": status,
+        },
+    }
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": schema},
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
-            "names": {"kind": KIND, "plural": PLURAL, "singular": KIND.lower(), "shortNames": ["ej"]},
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "additionalPrinterColumns": columns,
-                    "schema": {"openAPIV3Schema": schema},
-                }
-            ],
+            "names": {"kind": kind, "plural": plural, "singular": kind.lower()},
+            "versions": [version],
         },
     }
 
 
 #: What the operator does, and nothing else: it reads no secret, and changes no job but its status.
 _RULES: list[dict[str, list[str]]] = [
-    {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": ["get", "list", "watch"]},
-    {"apiGroups": [GROUP], "resources": [f"{PLURAL}/status"], "verbs": ["patch"]},
+    {"apiGroups": [GROUP], "resources": [PLURAL, *OPERATIONS], "verbs": ["get", "list", "watch"]},
+    {
+        "apiGroups": [GROUP],
+        "resources": [f"{plural}/status" for plural in (PLURAL, *OPERATIONS)],
+        "verbs": ["patch"],
+    },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "list", "watch"]},
     {"apiGroups": [""], "resources": ["services", "secrets", "events"], "verbs": ["create"]},
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 GROUP, VERSION, PLURAL, KIND = "elasticrun.io", "v1alpha1", "elasticjobs", "ElasticJob"
 API_VERSION = f"{GROUP}/{VERSION}"
+#: The kinds of operations, by plural.
+OPERATIONS = {"scaleouts": "ScaleOut", "scaleins": "ScaleIn"}
 #: On each pod; selects the pods of a job.
 JOB_LABEL = f"{GROUP}/job"
 INDEX_LABEL, SLOT_LABEL, UID_LABEL = f"{GROUP}/index", f"{GROUP}/slot", f"{GROUP}/job-uid"
@@ -15,6 +17,11 @@ LONGEST_NAME = 50
 def job_path(namespace: str, name: str, part: str = "") -> str:
     """Where a job is found, or a part of it such as its status."""
     return f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}{part and '/' + part}"
+
+
+def operation_path(namespace: str, plural: str, name: str) -> str:
+    """Where the status of an operation is found."""
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{plural}/{name}/status"
 
 
 def core_path(namespace: str, kind: str, name: str = "") -> str:

@@ -22,7 +22,7 @@ import kopf
 from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import NOT_FOUND, Api, ApiError, access
-from elasticrun.platforms.kubernetes.names import GROUP, JOB_LABEL, PLURAL, VERSION
+from elasticrun.platforms.kubernetes.names import GROUP, JOB_LABEL, OPERATIONS, PLURAL, VERSION
 from elasticrun.platforms.protocol import PlatformError
 
 #: How kopf says that it has given up a watch, and the logger that says it.
@@ -137,6 +137,14 @@ def _registry(platform: Kubernetes, kubeconfig: str | None) -> kopf.OperatorRegi
     async def pod_changed(namespace: str | None, labels: Any, meta: Any, **_: Any) -> None:
         platform.notice(str(namespace), labels[JOB_LABEL], meta["resourceVersion"])
 
+    def watch_operations(plural: str) -> None:
+        async def changed(body: Any, type: str | None, **_: Any) -> None:
+            platform.notice_operation(plural, dict(body), type == "DELETED")
+
+        kopf.on.event(GROUP, VERSION, plural, id=plural, registry=registry)(changed)
+
+    for plural in OPERATIONS:
+        watch_operations(plural)
     kopf.on.login(registry=registry)(login)
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(job_changed)
     kopf.on.event("", "v1", "pods", labels={JOB_LABEL: kopf.PRESENT}, registry=registry)(pod_changed)

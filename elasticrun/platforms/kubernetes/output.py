@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from elasticrun.platforms.kubernetes.crd import crd, rbac
+from elasticrun.platforms.kubernetes.crd import crds, rbac
 
 
 class _Dumper(yaml.SafeDumper):
@@ -17,8 +17,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def installation(with_crds: bool, with_rbac: bool, namespaces: Sequence[str]) -> str:
-    """The definition of ElasticJob, and what the operator may do in each of these namespaces, or in all."""
-    documents = [crd()] if with_crds else []
+    """The definitions of what the operator keeps, and its rights in each of these namespaces, or in all."""
+    documents = crds() if with_crds else []
     if with_rbac:
         for namespace in namespaces:
             documents += rbac(namespace)

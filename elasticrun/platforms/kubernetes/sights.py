@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Cause, CleanPolicy, Phase, Seen, Shape, Wish
+from elasticrun.core.fleet.replicas import ENDED, Cause, CleanPolicy, Operation, Phase, Seen, Shape, Wish
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.platforms.kubernetes.names import INDEX_LABEL, SLOT_LABEL
 from elasticrun.platforms.kubernetes.quantity import memory_of
@@ -21,6 +21,7 @@ MOST_SLOTS = 3
 GRACE = 45
 _SHOWN = 200
 _KILLED = 128 + 9
+_MOST = 1 << 20
 #: Reasons of a pod's end, or of its deletion, and what they mean.
 _CAUSES = {
     "Evicted": Cause.EVICTED,
@@ -80,6 +81,25 @@ def wish_of(job: Mapping[str, Any]) -> Wish:
         )
     except ValueError as error:
         raise SpecError(str(error)) from None
+
+
+def operation_of(body: Mapping[str, Any], kind: str) -> Operation | None:
+    """The operation that an object of this kind asks for; None if it has ended, or names nothing."""
+    metadata, spec, status = (_dict(body.get(part)) for part in ("metadata", "spec", "status"))
+    ended = {phase.value for phase in ENDED}
+    uid, count, timeout = metadata.get("uid"), spec.get("count"), spec.get("timeoutSeconds")
+    if not isinstance(uid, str) or status.get("phase") in ended:
+        return None
+    count = count if isinstance(count, int) and 0 < count < _MOST else 0
+    prefix = f"{spec.get('jobName')}-"
+    names = [str(name) for name in _list(spec.get("podNames"))] if kind == "ScaleIn" else []
+    indices = tuple(_number(name.removeprefix(prefix)) if name.startswith(prefix) else -1 for name in names)
+    return Operation(
+        key=uid,
+        more=count if kind == "ScaleOut" else 0 if indices else -count,
+        indices=indices,
+        timeout=float(timeout) if isinstance(timeout, int) and timeout > 0 else Operation(uid).timeout,
+    )
 
 
 def seen_of(pods: Iterable[Mapping[str, Any]], uid: str) -> tuple[Seen, ...]:

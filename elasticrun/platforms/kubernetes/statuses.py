@@ -7,10 +7,21 @@ that are there are then taken over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Condition, Decision, Live, Record, Shape, Verdict, Wish
+from elasticrun.core.fleet.replicas import (
+    Condition,
+    Decision,
+    Live,
+    Record,
+    Result,
+    ScalePhase,
+    Scaling,
+    Shape,
+    Verdict,
+)
 
 _MOST = 1 << 31
 
@@ -48,7 +59,20 @@ def _record(kept: Mapping[str, Any]) -> Record:
         verdict=Verdict(verdict) if verdict else None,
         why=str(kept["why"]),
         since=float(kept["since"]),
+        base=_count(kept["base"]),
+        offset=int(kept["offset"]),
+        scaling=_scaling(kept["scaling"]),
+        results=tuple(
+            Result(str(it["key"]), ScalePhase(it["phase"]), str(it["text"])) for it in kept["results"]
+        ),
     )
+
+
+def _scaling(kept: Mapping[str, Any]) -> Scaling | None:
+    if not kept:
+        return None
+    target, before = _count(kept["target"]), int(kept["before"])
+    return Scaling(str(kept["key"]), target, kept["grows"] is True, before, float(kept["until"]))
 
 
 def _count(value: object) -> int:
@@ -61,15 +85,13 @@ def _time(value: Any) -> float | None:
     return float(value) if value else None
 
 
-def status_of(
-    wish: Wish, decision: Decision, generation: int, before: Mapping[str, Any], now: float
-) -> dict[str, Any]:
+def status_of(decision: Decision, generation: int, before: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The status that shows a decision, and keeps its record."""
     conditions = before.get("conditions")
     return {
         "phase": decision.phase,
         "running": decision.running,
-        "wanted": 0 if wish.suspended else wish.wanted,
+        "wanted": decision.wanted,
         "message": _message(decision) or None,  # a merge then leaves it out
         "observedGeneration": generation,
         "conditions": _conditions(
@@ -131,4 +153,14 @@ def _kept(record: Record) -> dict[str, Any]:
         "verdict": record.verdict.value if record.verdict else "",
         "why": record.why,
         "since": record.since,
+        "base": record.base,
+        "offset": record.offset,
+        "scaling": _kept_scaling(record.scaling),
+        "results": [{"key": it.key, "phase": it.phase.value, "text": it.text} for it in record.results],
     }
+
+
+def _kept_scaling(scaling: Scaling | None) -> dict[str, Any]:
+    if scaling is None:
+        return {}
+    return {field.name: getattr(scaling, field.name) for field in fields(scaling)}
