@@ -21,10 +21,13 @@ from tests.support.kube import DEADLINE, Kube, Object, Refused, control_plane, w
 from tests.support.kubelet import NODES, PODS, PRETENDED, Kubelet, Pod
 from tests.support.launcher import Launcher
 
-pytestmark = pytest.mark.skipif(
-    not all(map(find_spec, ("kopf", "kubernetes"))),
-    reason="needs kopf and kubernetes: pip install 'elasticrun[kubernetes]'",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(map(find_spec, ("kopf", "kubernetes"))),
+        reason="needs kopf and kubernetes: pip install 'elasticrun[kubernetes]'",
+    ),
+]
 
 NAMESPACE = "training"
 JOBS = f"/apis/elasticrun.io/v1alpha1/namespaces/{NAMESPACE}/{PLURAL}"
@@ -482,7 +485,6 @@ def test_a_drained_host_shrinks_a_job_and_it_grows_again_elsewhere(cluster: Clus
 MANY = 200
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_very_many_jobs_while_their_operator_is_killed_again_and_again(cluster: Cluster) -> None:
     job = yaml.safe_load(JOB.format(name="many", least=1, most=2, python="sh", script="x"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +18,19 @@ from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import Api, ApiError, _refusal
 from elasticrun.platforms.protocol import PlatformError
 from tests.platforms.test_kubernetes_objects import job
+
+
+def merged(old: Any, new: Any) -> Any:
+    """A merge as RFC 7396 has it: of an object, what is not named stays."""
+    if not isinstance(new, dict):
+        return new
+    found = dict(old) if isinstance(old, dict) else {}
+    for key, value in new.items():
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = merged(found.get(key), value)
+    return json.loads(json.dumps(found))
 
 
 class Server:
@@ -76,8 +90,7 @@ class Server:
         assert path.endswith("/digits/status")
         if body["metadata"]["resourceVersion"] != self.job["metadata"]["resourceVersion"]:
             raise ApiError("it has changed", 409, "Conflict")
-        status = {**self.job.get("status", {}), **body["status"]}
-        self.job["status"] = {key: value for key, value in status.items() if value is not None}
+        self.job["status"] = merged(self.job.get("status"), body["status"])
         self.touch()
 
     def touch(self) -> None:

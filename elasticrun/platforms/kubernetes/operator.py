@@ -12,19 +12,23 @@ another one, which looks at everything that is there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import kopf
 
+from elasticrun.clock import pause
 from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import NOT_FOUND, Api, ApiError, access
-from elasticrun.platforms.kubernetes.names import GROUP, JOB_LABEL, OPERATIONS, PLURAL, VERSION
+from elasticrun.platforms.kubernetes.names import API_VERSION, GROUP, JOB_LABEL, OPERATIONS, PLURAL, VERSION
 from elasticrun.platforms.protocol import PlatformError
 
+#: Seconds between two looks at everything.
+_AGAIN = 600.0
 #: How kopf says that it has given up a watch, and the logger that says it.
 _DEAF, _WATCHES = "Watcher for", "kopf._core.reactor.orchestration"
 
@@ -69,6 +73,7 @@ async def operate(
     platform = Kubernetes(api)
     queue = Queue(Keeper(platform).reconcile)
     platform.notify(queue.notice)
+    again = asyncio.create_task(_look_again(api, platform, namespaces))
     try:
         await kopf.operator(
             registry=_registry(platform, kubeconfig),
@@ -84,10 +89,30 @@ async def operate(
             raise
     finally:
         logging.getLogger(_WATCHES).removeHandler(deafness)
+        again.cancel()
         await queue.close()
         await api.close()
     if deafness.why:
         raise PlatformError(f"the operator cannot watch any more: {deafness.why}")
+
+
+async def _look_again(api: Api, platform: Kubernetes, namespaces: Sequence[str]) -> None:
+    """Now and then notice all that is there: whatever was missed is mended then, at the latest."""
+    places = [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
+    while True:
+        await pause(_AGAIN)
+        for place, plural in itertools.product(places, (PLURAL, *OPERATIONS)):
+            with contextlib.suppress(ApiError):
+                found = await api.get(f"/apis/{API_VERSION}{place}/{plural}", resourceVersion="0")
+                for body in found["items"]:
+                    _notice(platform, plural, body, is_gone=False)
+
+
+def _notice(platform: Kubernetes, plural: str, body: Mapping[str, Any], is_gone: bool) -> None:
+    if plural == PLURAL:
+        platform.notice(body["metadata"]["namespace"], body["metadata"]["name"])
+    else:
+        platform.notice_operation(plural, body, is_gone)
 
 
 async def _check_installed(api: Api) -> None:
@@ -107,9 +132,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.networking.error_backoffs = _Pauses()
     settings.scanning.disabled = True  # it may not list definitions and namespaces, and need not
-    settings.watching.server_timeout = (
-        300  # seconds, and whole ones; then it lists anew, which mends what was missed
-    )
+    settings.watching.server_timeout = 300  # seconds of one watch; whole ones, as the server wants
     return settings
 
 
@@ -131,21 +154,17 @@ def _registry(platform: Kubernetes, kubeconfig: str | None) -> kopf.OperatorRegi
             private_key_path=found.key_file,
         )
 
-    async def job_changed(namespace: str | None, name: str | None, **_: Any) -> None:
-        platform.notice(str(namespace), str(name))
-
     async def pod_changed(namespace: str | None, labels: Any, meta: Any, **_: Any) -> None:
         platform.notice(str(namespace), labels[JOB_LABEL], meta["resourceVersion"])
 
-    def watch_operations(plural: str) -> None:
+    def watch(plural: str) -> None:
         async def changed(body: Any, type: str | None, **_: Any) -> None:
-            platform.notice_operation(plural, dict(body), type == "DELETED")
+            _notice(platform, plural, dict(body), type == "DELETED")
 
         kopf.on.event(GROUP, VERSION, plural, id=plural, registry=registry)(changed)
 
-    for plural in OPERATIONS:
-        watch_operations(plural)
+    for plural in (PLURAL, *OPERATIONS):
+        watch(plural)
     kopf.on.login(registry=registry)(login)
-    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(job_changed)
     kopf.on.event("", "v1", "pods", labels={JOB_LABEL: kopf.PRESENT}, registry=registry)(pod_changed)
     return registry

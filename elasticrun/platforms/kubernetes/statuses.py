@@ -68,11 +68,11 @@ def _record(kept: Mapping[str, Any]) -> Record:
     )
 
 
-def _scaling(kept: Mapping[str, Any]) -> Scaling | None:
+def _scaling(kept: Sequence[Any]) -> Scaling | None:
     if not kept:
         return None
-    target, before = _count(kept["target"]), int(kept["before"])
-    return Scaling(str(kept["key"]), target, kept["grows"] is True, before, float(kept["until"]))
+    key, target, grows, before, until = kept
+    return Scaling(str(key), _count(target), grows is True, int(before), float(until))
 
 
 def _count(value: object) -> int:
@@ -160,7 +160,6 @@ def _kept(record: Record) -> dict[str, Any]:
     }
 
 
-def _kept_scaling(scaling: Scaling | None) -> dict[str, Any]:
-    if scaling is None:
-        return {}
-    return {field.name: getattr(scaling, field.name) for field in fields(scaling)}
+def _kept_scaling(scaling: Scaling | None) -> list[Any]:
+    """As a list: of an object, a merge would leave what is not named."""
+    return [] if scaling is None else [getattr(scaling, field.name) for field in fields(scaling)]
