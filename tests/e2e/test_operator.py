@@ -150,6 +150,9 @@ class Cluster:
         self.kube.wait(lambda: self.running(name) == set(indices), f"pods {indices} of {name}")
         return {index: self.agent(name, index).pid for index in indices}
 
+    def wait_pods(self, count: int) -> None:
+        self.kube.wait(lambda: len(self.kube.all(PODS)) >= count, f"{count} pods")
+
     def agent(self, name: str, index: int) -> Pod:
         return self.kubelet.named(f"{name}-{index}")
 
@@ -495,8 +498,7 @@ def test_very_many_jobs_while_their_operator_is_killed_again_and_again(cluster: 
         cluster.kube.create(JOBS, job)
     cluster.took(f"{MANY} jobs created")
     for part in range(1, 11):
-        enough = 2 * MANY * part // 11
-        cluster.kube.wait(lambda enough=enough: len(cluster.kube.all(PODS)) >= enough, f"{enough} pods")
+        cluster.wait_pods(2 * MANY * part // 11)
         cluster.operator.kill()
         cluster.operator.wait()
         cluster.operator = cluster.operate(name=f"operator {part}")

@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 
 from elasticrun.core.fleet.decide import decide
 from elasticrun.core.fleet.replicas import (
+    ENDED,
     Cause,
     CleanPolicy,
+    Decision,
+    Operation,
     Phase,
     Record,
     Remove,
+    ScalePhase,
     Seen,
     Shape,
     Start,
@@ -31,6 +35,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("suspend"), st.just(0), st.none(), st.none()),
     st.tuples(st.just("want"), st.integers(0, 6), st.none(), st.none()),
     st.tuples(st.just("bounds"), st.integers(1, 6), st.none(), st.none()),
+    st.tuples(st.just("scale"), st.integers(-2, 2), st.none(), st.none()),
     st.tuples(st.just("crash"), st.integers(0, 3), st.none(), st.none()),
 )
 WISHES = st.builds(
@@ -51,6 +56,9 @@ class Platform:
         self.seen: dict[int, Seen] = {}
         self.started: set[int] = set()
         self.now = 0.0
+        self.operations: list[Operation] = []  # that were not told to have ended
+        self.ended: dict[str, ScalePhase] = {}  # whether that was told or not
+        self.asked = 0
 
     def happen(self, kind: str, number: int, code: int | None, cause: Cause | None) -> None:
         indices = sorted(index for index, it in self.seen.items() if it.phase is not Phase.ENDED)
@@ -62,6 +70,9 @@ class Platform:
                 self.wish = replace(self.wish, suspended=not self.wish.suspended)
             case "want":
                 self.wish = replace(self.wish, wanted=number)
+            case "scale":
+                self.asked += 1
+                self.operations.append(Operation(str(self.asked), number, timeout=100.0))
             case "bounds":
                 self.wish = replace(self.wish, shape=Shape(1 + number // 3, 1 + number, 1 + number // 3))
             case "end" if index >= 0:
@@ -76,16 +87,21 @@ class Platform:
     def decide(self, survives: int = 99) -> None:
         """Decide; whoever does dies after so many actions."""
         before = self.record
-        decision = decide(self.wish, self.seen.values(), before, self.now)
-        again = decide(self.wish, self.seen.values(), decision.record, self.now)
+        asked = tuple(self.operations)
+        decision = decide(self.wish, self.seen.values(), before, self.now, "", asked)
+        again = decide(self.wish, self.seen.values(), decision.record, self.now, "", asked)
+        self._check_results(decision)
         starts = {it.index for it in decision.actions if isinstance(it, Start)}
-        assert {it.index for it in again.actions if isinstance(it, Start)} == starts
-        assert again.record == decision.record
         removals = {it.index for it in decision.actions if isinstance(it, Remove)}
-        assert removals == {it.index for it in again.actions if isinstance(it, Remove)}
+        if again.results == decision.results:  # else an operation has ended, or the next one has begun
+            assert {it.index for it in again.actions if isinstance(it, Start)} == starts
+            assert again.record == decision.record
+            assert removals == {it.index for it in again.actions if isinstance(it, Remove)}
         assert {it.shape for it in decision.actions if isinstance(it, Start)} <= {decision.record.shape}
         self._check(decision.record, starts, removals, before)
         self.record = decision.record
+        if survives:
+            self.operations = [it for it in self.operations if it.key not in self.ended]
         for action in decision.actions[:survives]:
             if isinstance(action, Start):
                 self.started.add(action.index)
@@ -96,6 +112,15 @@ class Platform:
                     del self.seen[action.index]
                 else:
                     self.seen[action.index] = replace(gone, leaves_by=self.now + 30.0)
+
+    def _check_results(self, decision: Decision) -> None:
+        assert [it.key for it in decision.results] == [it.key for it in self.operations]
+        assert sum(it.phase is ScalePhase.RUNNING for it in decision.results) <= 1
+        for result in decision.results:
+            if result.phase in ENDED:
+                assert self.ended.setdefault(result.key, result.phase) is result.phase
+            else:
+                assert result.key not in self.ended
 
     def are_alive(self, before: Record) -> bool:
         """Whether something runs that knows the bounds."""
@@ -153,13 +178,14 @@ def test_once_nothing_happens_any_more_what_is_wanted_runs_or_the_job_is_over(
         platform.happen(kind, number, code, cause)
         platform.decide(number if kind == "crash" else 99)
     platform.wish = replace(platform.wish, suspended=False)
-    for _ in range(8):
+    for _ in range(8 + 3 * platform.asked):
         platform.now += 400.0
         platform.seen = {i: it for i, it in platform.seen.items() if not it.is_leaving}
         platform.decide()
     record, wanted = platform.record, platform.wish.wanted
     shape = record.shape or platform.wish.shape
-    wanted = min(max(wanted, shape.min_replicas), shape.max_replicas)
+    wanted = min(max(wanted + record.offset, shape.min_replicas), shape.max_replicas)
+    assert not platform.operations
     assert len(record.live) == wanted or record.halted or record.verdict not in (None, Verdict.AGAIN)
     if record.verdict is None:
         assert {it.index for it in record.live} == {

@@ -56,6 +56,7 @@ def scale(wish: Wish, record: Record, operations: Sequence[Operation], scene: Sc
     for operation in operations[:MOST_RESULTS]:
         if record.scaling is None and _result(record, operation.key) is None:
             record, leaving = _begin(wish, record, operation, scene, now)
+            record = record if leaving else _go_on(record, scene, now)
     results = tuple(_told(record, operation.key) for operation in operations)
     return Scaled(_without_old(record, {operation.key for operation in operations}), leaving, results)
 
@@ -75,8 +76,8 @@ def _go_on(record: Record, scene: Scene, now: float) -> Record:
     if scene.over:
         return _end(record, ScalePhase.FAILED, scene.over)
     count = len(scene.live)
-    is_reached = count == active.target == (scene.running if active.grows else scene.holding)
-    if is_reached:
+    has_grown = count == active.target == scene.running
+    if has_grown if active.grows else scene.holding <= active.target:
         return _end(record, ScalePhase.SUCCEEDED, f"{count} replicas, as was asked for")
     if now < active.until:
         return record
