@@ -522,3 +522,6 @@ def test_very_many_jobs_while_their_operator_is_killed_again_and_again(cluster: 
     )
     cluster.took(f"{MANY} jobs ended")
     assert len(cluster.kube.all(PODS)) == 2 * MANY
+    # The cluster's own garbage collector would take minutes for so many.
+    cluster.kube.delete(JOBS)
+    cluster.kube.delete(f"/api/v1/namespaces/{NAMESPACE}/pods", grace=0)
