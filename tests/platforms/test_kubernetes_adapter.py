@@ -148,7 +148,7 @@ def test_a_list_of_pods_is_no_older_than_what_is_known() -> None:
 
 def test_whoever_comes_second_looks_again() -> None:
     server = Server()
-    raced = []
+    raced: list[str] = []
 
     def race(request: str) -> None:
         if request.startswith("PATCH") and len(raced) < 2:
