@@ -88,11 +88,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "coverage": ("elasticrun.testing",),
     "cloudpickle": ("elasticrun.launching", "elasticrun.worker.target"),
     "cryptography": ("elasticrun.cli.authority",),
-    "yaml": (
-        "elasticrun.policy_file",
-        "elasticrun.platforms.manifests.text",
-        "elasticrun.platforms.kubernetes.output",
-    ),
+    "yaml": ("elasticrun.policy_file", "elasticrun.platforms.manifests.text"),
     "rich": ("elasticrun.ui",),
     "psutil": ("elasticrun.agent.monitors",),
     "pynvml": ("elasticrun.agent.monitors",),

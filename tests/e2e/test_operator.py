@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +18,9 @@ from elasticrun.platforms.kubernetes.crd import crds, rbac
 from elasticrun.platforms.kubernetes.names import API_VERSION, OPERATIONS, PLURAL, job_path
 from tests.support.director import WORKER, Director
 from tests.support.hosts import why_no_hosts
-from tests.support.kube import DEADLINE, Kube, Object, Refused, control_plane, why_no_control_plane
+from tests.support.kube import DEADLINE, Kube, Object, Refused
 from tests.support.kubelet import NODES, PODS, PRETENDED, Kubelet, Pod
+from tests.support.kubernetes import ControlPlane
 from tests.support.launcher import Launcher
 
 pytestmark = [
@@ -174,13 +176,13 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    if why := why_no_control_plane() or why_no_hosts():
+def shared(tmp_path_factory: pytest.TempPathFactory, control_plane: ControlPlane) -> Iterator[Cluster]:
+    if why := why_no_hosts():
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("cluster")
     director = Director(folder)
     director.deadline = DEADLINE
-    with control_plane(folder / "control-plane") as kube:
+    with contextlib.closing(Kube(control_plane.kubeconfig)) as kube:
         _install(kube, folder)
         env = {**director.env, "PET_HEALTH_CHECK": "off", "LOGLEVEL": "INFO"}
         kubelet = Kubelet(kube, folder, ("host-a", "host-b", "host-c"), env)
@@ -204,7 +206,10 @@ def _install(kube: Kube, folder: Path) -> None:
     definitions = crds()
     for definition in definitions:
         kube.create(CRDS, definition)
-    kube.wait(lambda: sum(map(_is_served, kube.all(CRDS))) == len(definitions), "ElasticJob")
+    names = {definition["metadata"]["name"] for definition in definitions}
+    kube.wait(
+        lambda: names <= {it["metadata"]["name"] for it in kube.all(CRDS) if _is_served(it)}, "ElasticJob"
+    )
     kube.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     homes = {
         "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",

@@ -8,23 +8,15 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
-import re
-import signal
 import ssl
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-import pytest
-
 from tests.support.processes import Hung
 
-PROGRAM = Path(__file__).parent.parent.parent.parent / "shared" / "kubernetes" / "control_plane.py"
 #: Seconds; only a hang takes that long, with a control plane on two busy cores.
 DEADLINE = 100.0
 MERGE = "application/merge-patch+json"
@@ -178,40 +170,3 @@ def _brief(found: Object) -> Object:
         "leaves": metadata.get("deletionTimestamp"),
         "status": found.get("status"),
     }
-
-
-def why_no_control_plane() -> str:
-    """Why there can be none here; "" if there can."""
-    if not PROGRAM.exists():
-        return "needs the programs of a Kubernetes control plane beside this repository"
-    from shutil import which
-
-    missing = [name for name in ("etcd", "openssl") if which(name) is None]
-    return f"needs {', '.join(missing)} (Debian: apt-get install etcd-server openssl)" if missing else ""
-
-
-@contextlib.contextmanager
-def control_plane(folder: Path) -> Iterator[Kube]:
-    """A control plane of its own, until the end of the block."""
-    process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(folder)], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not re.match("READY", line):
-            pytest.fail(f"the control plane did not start: {line}")
-        kube = Kube(folder / "kubeconfig")
-        try:
-            yield kube
-        finally:
-            kube.close()
-    finally:
-        process.terminate()
-        try:
-            process.wait(30.0)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import yaml
-
 from elasticrun.platforms.kubernetes.crd import crds, rbac
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes what occurs twice twice."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
+from elasticrun.platforms.manifests.text import as_yaml
 
 
 def installation(with_crds: bool, with_rbac: bool, namespaces: Sequence[str]) -> str:
@@ -24,4 +16,4 @@ def installation(with_crds: bool, with_rbac: bool, namespaces: Sequence[str]) ->
             documents += rbac(namespace)
         if not namespaces:
             documents += rbac("default", everywhere=True)
-    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False)
+    return as_yaml((), documents)
