@@ -296,3 +296,15 @@ def test_operations_are_carried_out_and_told() -> None:
     platform.notice_operation("scaleins", operation("2", count=1), True)
     asyncio.run(keeper.reconcile("default/digits"))
     assert len(server.told) == 6
+
+
+@pytest.mark.parametrize(
+    "name", ["../../victim/elasticjobs/digits", "..", "digits?watch=1", "digits#", "", "Digits"]
+)
+def test_what_names_no_job_leads_to_no_request(name: str) -> None:
+    noticed = list[str]()
+    platform = Kubernetes(Server())  # type: ignore[arg-type] # it has what is used of it
+    platform.notify(noticed.append)
+    platform.notice("default", name, "90")
+    platform.notice_operation("scaleouts", operation("1", job=name, count=2), False)
+    assert noticed == []

@@ -28,6 +28,7 @@ from elasticrun.platforms.kubernetes.names import (
     KIND,
     OPERATIONS,
     core_path,
+    is_job_name,
     job_path,
     operation_path,
     pod_name,
@@ -73,14 +74,18 @@ class Kubernetes:
 
         ``version``: of the pod, if it happened to one.
         """
+        if not is_job_name(name):
+            return
         job = f"{namespace}/{name}"
         self._learn(job, version)
         self._happened(job)
 
     def notice_operation(self, plural: str, body: Mapping[str, Any], is_gone: bool) -> None:
         """An object that asks for an operation was created, changed or deleted."""
-        metadata, spec = body["metadata"], body.get("spec") or {}
-        job = f"{metadata['namespace']}/{spec.get('jobName')}"
+        metadata, name = body["metadata"], (body.get("spec") or {}).get("jobName")
+        if not is_job_name(name):
+            return
+        job = f"{metadata['namespace']}/{name}"
         known = self._operations.setdefault(job, {})
         if is_gone or operation_of(body, OPERATIONS[plural]) is None:
             known.pop(metadata["uid"], None)

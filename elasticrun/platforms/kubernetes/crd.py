@@ -8,9 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from elasticrun.core.fleet.replicas import CleanPolicy
-from elasticrun.platforms.kubernetes.names import GROUP, KIND, LONGEST_NAME, OPERATIONS, PLURAL, VERSION
+from elasticrun.platforms.kubernetes.names import (
+    GROUP,
+    KIND,
+    LONGEST_NAME,
+    NAME_PATTERN,
+    OPERATIONS,
+    PLURAL,
+    VERSION,
+)
 
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 10000, "format": "int32"}
+_NAME = {"type": "string", "maxLength": LONGEST_NAME, "pattern": NAME_PATTERN}
 _FREE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
@@ -115,8 +124,7 @@ def crds() -> list[dict[str, Any]]:
         {**_column("Message", ".status.message"), "priority": 1},
         _column("Age", ".metadata.creationTimestamp", "date"),
     ]
-    name = {"type": "string", "maxLength": LONGEST_NAME, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}
-    jobs = _definition(KIND, PLURAL, {"name": name}, _spec(), _status(), columns)
+    jobs = _definition(KIND, PLURAL, {"name": _NAME}, _spec(), _status(), columns)
     jobs["spec"]["names"]["shortNames"] = ["ej"]
     return [jobs, *(_operation(kind, plural) for plural, kind in OPERATIONS.items())]
 
@@ -131,7 +139,7 @@ def _operation(kind: str, plural: str) -> dict[str, Any]:
         "default": 600,
         "description": "For how long it may take; then it has failed, and a growth is taken back.",
     }
-    fields = {"jobName": {**text, "minLength": 1}, "count": _COUNT, "timeoutSeconds": timeout}
+    fields = {"jobName": _NAME, "count": _COUNT, "timeoutSeconds": timeout}
     spec: dict[str, Any] = {"type": "object", "required": ["jobName"], "properties": fields}
     if kind == "ScaleIn":
         names = {"type": "array", "maxItems": 1000, "items": text}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GROUP, VERSION, PLURAL, KIND = "elasticrun.io", "v1alpha1", "elasticjobs", "ElasticJob"
 API_VERSION = f"{GROUP}/{VERSION}"
 #: The kinds of operations, by plural.
@@ -12,6 +14,15 @@ INDEX_LABEL, SLOT_LABEL, UID_LABEL = f"{GROUP}/index", f"{GROUP}/slot", f"{GROUP
 PORT = 29400
 #: So that names of pods and hosts stay within the 63 characters of a DNS label.
 LONGEST_NAME = 50
+#: Of a job.
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+
+def is_job_name(text: object) -> bool:
+    """Whether a job may have this name. Paths are made of it, so it must not lead elsewhere."""
+    return (
+        isinstance(text, str) and len(text) <= LONGEST_NAME and re.fullmatch(NAME_PATTERN, text) is not None
+    )
 
 
 def job_path(namespace: str, name: str, part: str = "") -> str:
