@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from elasticrun.core.fleet.decide import decide
-from elasticrun.core.fleet.replicas import Decision, Remove
+from elasticrun.core.fleet.replicas import Decision, Remove, Start
 from elasticrun.platforms.protocol import Platform, PlatformError, Sight
 
 log = logging.getLogger(__name__)
@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 REFUSED_AGAIN = 15.0
 #: Seconds before a pass that failed is tried again; doubles up to the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+#: How often in a row a pass is begun anew as somebody else has kept a record meanwhile: others wait for it.
+TRIES = 8
+#: After so many refused starts, or removals, a pass leaves out the rest: the platform may be away.
+MOST_REFUSALS = 8
 
 
 class Keeper:
@@ -38,7 +42,7 @@ class Keeper:
 
         Raises PlatformError.
         """
-        while True:
+        for _ in range(TRIES):
             sight = await self._platform.look(job)
             if sight is None:
                 self._refused.pop(job, None)
@@ -47,6 +51,8 @@ class Keeper:
             decision = decide(sight.wish, sight.seen, sight.record, self._clock(), refused, sight.operations)
             if await self._platform.keep(job, sight, decision):
                 break
+        else:
+            raise PlatformError(f"somebody else has changed it {TRIES} times in the midst of a pass")
         was_refused = bool(refused)
         await self._act(job, sight, decision)
         if job in self._refused:
@@ -54,17 +60,19 @@ class Keeper:
         return None if decision.look_at is None else max(0.0, decision.look_at - self._clock())
 
     async def _act(self, job: str, sight: Sight, decision: Decision) -> None:
-        refusals = []
+        refusals: dict[type, list[str]] = {Remove: [], Start: []}
         for action in decision.actions:
+            if len(refusals[type(action)]) == MOST_REFUSALS:
+                continue
             try:
                 if isinstance(action, Remove):
                     await self._platform.remove(job, action)
                 else:
                     await self._platform.start(job, sight, action)
             except PlatformError as error:
-                refusals.append(str(error))
-        if refusals:
-            self._refused[job] = refusals[0]
+                refusals[type(action)].append(str(error))
+        if told := [*refusals[Start], *refusals[Remove]]:
+            self._refused[job] = told[0]
         else:
             self._refused.pop(job, None)
         for note in decision.notes:
@@ -117,6 +125,10 @@ class Queue:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
             log.warning("%s: %s; tried again in %g s", job, error, pause)
             return pause
+        except Exception:
+            log.exception("%s: a fault of this program; tried again in %g s", job, LONGEST_PAUSE)
+            self._failures.setdefault(job, 1)
+            return LONGEST_PAUSE
         self._failures.pop(job, None)
         return delay
 

@@ -79,6 +79,31 @@ def test_two_keepers_beside_each_other_start_nothing_twice() -> None:
     assert [start.index for start in platform.starts] == [0, 1, 2]
 
 
+def test_a_job_that_is_changed_all_the_time_does_not_keep_others_waiting() -> None:
+    class Restless(FakePlatform):
+        async def keep(self, job: str, sight: Sight, decision: Decision) -> bool:
+            return False
+
+    with pytest.raises(PlatformError, match="somebody else has changed it"):
+        kept(Restless(WISH))
+
+
+class Away(FakePlatform):
+    """Answers nothing once it was asked to act."""
+
+    calls = 0
+
+    async def start(self, job: str, sight: Sight, start: Start) -> None:
+        self.calls += 1
+        raise PlatformError("the platform does not answer")
+
+
+def test_a_pass_does_not_try_everything_on_a_platform_that_is_away() -> None:
+    platform = Away(Wish(Shape(2, 1000), 1000))
+    kept(platform)
+    assert platform.calls == 8
+
+
 class Dying(FakePlatform):
     """Whoever keeps it dies after the record was kept, before it has started anything."""
 
@@ -184,6 +209,23 @@ def test_a_pass_that_fails_is_tried_again() -> None:
 
     queued(work, script)
     assert tries == 2
+
+
+def test_a_fault_in_a_pass_is_told_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    done = asyncio.Event()
+
+    async def work(job: str) -> None:
+        if job == "broken":
+            raise ZeroDivisionError
+        done.set()
+
+    async def script(queue: Queue) -> None:
+        queue.notice("broken")
+        queue.notice("job")
+        await done.wait()
+
+    queued(work, script)
+    assert "broken: a fault of this program" in caplog.text
 
 
 def test_a_pass_that_asks_for_another_look_gets_it() -> None:
