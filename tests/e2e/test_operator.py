@@ -451,6 +451,8 @@ WRONG: list[tuple[Callable[[Object], object], str]] = [
     (lambda role: role.update(minReplicas="two"), "spec.roles.minReplicas"),
     (lambda role: role.pop("template"), "template"),
     (lambda role: role["template"]["spec"].update(containers=[]), "containers"),
+    (lambda role: role["template"]["spec"]["containers"][0].update(env={"A": "b"}), "containers.env"),
+    (lambda role: role["template"].update(metadata={"labels": {"a": 1}}), "metadata.labels"),
 ]
 
 

@@ -49,6 +49,9 @@ class Server:
 
     async def get(self, path: str, **query: str) -> Any:
         self.before(f"GET {path}")
+        if "fieldSelector" in query:
+            found = self.pods.get(query["fieldSelector"].removeprefix("metadata.name="))
+            return {"items": [found] if found else []}
         if path.endswith("/pods"):
             assert query["labelSelector"] == "elasticrun.io/job=digits"
             if "resourceVersion" not in query:
@@ -161,12 +164,15 @@ def test_whoever_comes_second_looks_again() -> None:
     assert len(server.pods) == 4
 
 
+OWNED = {"labels": {}, "ownerReferences": [{"uid": job()["metadata"]["uid"], "controller": True}]}
+
+
 def test_a_pod_that_is_there_is_as_good_as_started_and_one_that_is_gone_as_removed() -> None:
     server = Server()
 
     def quick(request: str) -> None:
         if request.startswith("POST") and request.endswith("/pods") and not server.pods:
-            server.pods["digits-0"] = {"metadata": {"labels": {}}, "spec": {}, "status": {}}
+            server.pods["digits-0"] = {"metadata": OWNED, "spec": {}, "status": {}}
         if request.startswith("DELETE"):
             server.pods.clear()
 
@@ -202,6 +208,33 @@ def test_an_error_of_the_server_ends_the_pass() -> None:
     server.before = lambda request: away(request) if request.startswith("PATCH") else None
     with pytest.raises(PlatformError, match="does not answer"):
         passes(server)
+
+
+def test_a_pod_of_somebody_else_is_left_alone_and_told() -> None:
+    server = Server()
+    server.pods["digits-1"] = other = {"metadata": {"name": "digits-1"}, "spec": {}, "status": {}}
+    assert passes(server, 2) is not None
+    assert server.pods["digits-1"] is other
+    assert sorted(server.pods) == ["digits-0", "digits-1", "digits-2", "digits-3"]
+    assert server.job["status"]["message"] == "there is a pod digits-1 already, which is not of this job"
+    del server.pods["digits-1"]
+    passes(server)
+    assert "uid" in server.pods["digits-1"]["metadata"]["ownerReferences"][0]
+
+
+@pytest.mark.parametrize(("part", "value"), [("env", {"A": "b"}), ("env", 7), ("env", [None])])
+def test_a_template_that_makes_no_pod_is_told(part: str, value: Any) -> None:
+    server = Server()
+    server.job["spec"]["roles"][0]["template"]["spec"]["containers"][0][part] = value
+    passes(server, 2)
+    assert "the template makes no pod" in server.job["status"]["message"]
+
+
+def test_an_absurd_version_is_none() -> None:
+    server = Server()
+    server.job["status"] = {"podsVersion": "9" * 5000}
+    passes(server)
+    assert server.asked == [0]
 
 
 def test_lost_events_do_no_harm() -> None:

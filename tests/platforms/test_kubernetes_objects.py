@@ -65,7 +65,7 @@ def pod(state: dict[str, Any] | None = None, phase: str = "Running", **status: A
 
 
 def seen(found: dict[str, Any]) -> Seen:
-    (only,) = seen_of([found], UID)
+    (only,) = seen_of([found], "digits", UID)
     return only
 
 
@@ -102,6 +102,11 @@ def test_a_job_has_one_role() -> None:
         wish_of({"spec": {"roles": []}})
 
 
+def test_no_job_has_absurdly_many_pods() -> None:
+    with pytest.raises(SpecError, match="more than 10000"):
+        wish_of(job(maxReplicas=1 << 30))
+
+
 # -- pods
 
 
@@ -109,13 +114,19 @@ def test_a_running_pod() -> None:
     assert seen(pod()) == Seen(3, Phase.RUNNING, 1, host="host", memory=2 << 30)
 
 
+def test_a_copy_of_a_pod_is_not_the_pod() -> None:
+    copy = pod({"terminated": {"exitCode": 0}})
+    copy["metadata"]["name"] = "debug-3"
+    assert seen_of([pod(), copy], "digits", UID) == seen_of([pod()], "digits", UID)
+
+
 def test_pods_of_others_are_not_seen() -> None:
-    assert seen_of([pod()], "another") == ()
+    assert seen_of([pod()], "digits", "another") == ()
     for label in ("", "-1", "x", "9" * 30):
         strange = pod()
         strange["metadata"]["labels"]["elasticrun.io/index"] = label
-        assert seen_of([strange], UID) == ()
-    assert seen_of([{}, {"metadata": {"ownerReferences": [7]}}], UID) == ()
+        assert seen_of([strange], "digits", UID) == ()
+    assert seen_of([{}, {"metadata": {"ownerReferences": [7]}}], "digits", UID) == ()
 
 
 @pytest.mark.parametrize(
@@ -223,11 +234,11 @@ ANYTHING = st.recursive(
 @given(st.dictionaries(st.sampled_from(("metadata", "spec", "status")), ANYTHING))
 def test_nothing_that_is_read_raises(found: dict[str, Any]) -> None:
     found.setdefault("metadata", {})
-    seen_of([found], "")
+    seen_of([found], "", "")
     if isinstance(found["metadata"], dict):
         found["metadata"]["ownerReferences"] = [{"uid": UID, "controller": True}]
         found["metadata"]["labels"] = {"elasticrun.io/index": "3"}
-    seen_of([found], UID)
+    seen_of([found], "digits", UID)
     status = found.get("status")
     record_of(status if isinstance(status, dict) else {})
     with contextlib.suppress(SpecError):
@@ -284,6 +295,17 @@ def test_a_pod_with_more_memory_elsewhere() -> None:
     assert plain["affinity"]["nodeAffinity"][key] == {"nodeSelectorTerms": [{"matchFields": avoided[:1]}]}
 
 
+def test_what_is_left_empty_in_a_template_is_filled() -> None:
+    given = job()
+    template = given["spec"]["roles"][0]["template"]
+    template["metadata"] = {"labels": None, "annotations": None}
+    template["spec"]["affinity"] = None
+    template["spec"]["containers"][0] |= {"env": None, "resources": None}
+    spec = pod_of(given, Start(7, -1, 1 << 30, ("a",), SHAPE))["spec"]
+    assert spec["containers"][0]["resources"]["limits"] == {"memory": "1024Mi"}
+    assert spec["affinity"]["nodeAffinity"]
+
+
 def test_a_service_publishes_names_before_anything_is_ready() -> None:
     spec = service_of(job())["spec"]
     assert spec["selector"] == {"elasticrun.io/job-uid": UID}  # not the pods of an earlier job of this name
@@ -306,7 +328,7 @@ def test_the_operator_may_not_read_secrets_nor_change_jobs() -> None:
     text = installation(True, True, ("a", "b"))
     assert text.count("\nkind: Role\n") == 2
     assert "&id" not in text
-    assert text.startswith("apiVersion: apiextensions.k8s.io/v1")
+    assert text.startswith("---\napiVersion: apiextensions.k8s.io/v1")
 
 
 # -- status
@@ -349,6 +371,22 @@ def test_a_record_that_makes_no_sense_is_none(key: str, value: object) -> None:
     status["fleet"][key] = value
     if (key, value) != ("since", -1):
         assert record_of(status) == Record()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("shape", [1, 1 << 30, 1]),
+        ("shape", [4, 2, 1]),
+        ("shape", [2, 4, 3]),
+        ("memory", float("inf")),
+    ],
+)
+def test_a_record_that_is_absurd_is_none(key: str, value: object) -> None:
+    decision = replace(decide(Wish(Shape(2, 4), 3), (), Record(), 0.0), record=RECORD)
+    status = status_of(decision, 1, {}, 0.0)
+    status["fleet"][key] = value
+    assert record_of(status) == Record()
 
 
 def test_a_condition_keeps_the_moment_of_its_last_change() -> None:

@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from elasticrun.core.fleet.replicas import Decision, Note, Operation, Remove, Result, ScalePhase, Start
+from elasticrun.core.protocol.plain import one_line
 from elasticrun.dataclass import dataclass
 from elasticrun.platforms.kubernetes.api import CONFLICT, NOT_FOUND, Api, ApiError
 from elasticrun.platforms.kubernetes.names import (
@@ -34,9 +35,9 @@ from elasticrun.platforms.kubernetes.names import (
     pod_name,
 )
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
-from elasticrun.platforms.kubernetes.sights import SpecError, operation_of, seen_of, wish_of
+from elasticrun.platforms.kubernetes.sights import SpecError, operation_of, owner_of, seen_of, wish_of
 from elasticrun.platforms.kubernetes.statuses import invalid_status, pods_version_of, record_of, status_of
-from elasticrun.platforms.protocol import Sight
+from elasticrun.platforms.protocol import PlatformError, Sight
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class Kubernetes:
 
     def _learn(self, job: str, version: object) -> int:
         known = self._versions.get(job, 0)
-        if isinstance(version, str | int) and str(version).isdecimal():
+        if isinstance(version, str | int) and len(str(version)) < 20 and str(version).isdecimal():
             known = self._versions[job] = max(known, int(version))
         return known
 
@@ -123,7 +124,7 @@ class Kubernetes:
         status = found.get("status") or {}
         listed = await self._pods(namespace, name, self._learn(job, pods_version_of(status)))
         version = self._learn(job, listed["metadata"]["resourceVersion"])
-        seen = seen_of(listed["items"], found["metadata"]["uid"])
+        seen = seen_of(listed["items"], name, found["metadata"]["uid"])
         return Sight(wish, seen, record_of(status), self._asked(job), Read(found, version))
 
     def _asked(self, job: str) -> tuple[Operation, ...]:
@@ -202,9 +203,22 @@ class Kubernetes:
     async def start(self, job: str, sight: Sight, start: Start) -> None:
         found: Mapping[str, Any] = sight.token.job
         await self._prepare(job, found)
-        created = await self._create("pods", found, pod_of(found, start))
+        try:
+            pod = pod_of(found, start)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise PlatformError(f"the template makes no pod: {one_line(str(error))}") from None
+        created = await self._create("pods", found, pod)
         if created:
             self._learn(job, created["metadata"]["resourceVersion"])
+        else:
+            await self._check_own(found, pod["metadata"]["name"])
+
+    async def _check_own(self, job: Mapping[str, Any], name: str) -> None:
+        """A pod of this name that is there is the job's; else it can only be told of."""
+        path = core_path(job["metadata"]["namespace"], "pods")
+        listed = await self._api.get(path, fieldSelector=f"metadata.name={name}")
+        if any(owner_of(pod) != job["metadata"]["uid"] for pod in listed["items"]):
+            raise PlatformError(f"there is a pod {name} already, which is not of this job")
 
     async def _prepare(self, job: str, found: Mapping[str, Any]) -> None:
         """What pods need to find one another; it has to be there before them."""

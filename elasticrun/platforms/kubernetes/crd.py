@@ -12,19 +12,37 @@ from elasticrun.platforms.kubernetes.names import (
     GROUP,
     KIND,
     LONGEST_NAME,
+    MOST_REPLICAS,
     NAME_PATTERN,
     OPERATIONS,
     PLURAL,
     VERSION,
 )
 
-_COUNT = {"type": "integer", "minimum": 1, "maximum": 10000, "format": "int32"}
+_COUNT = {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS, "format": "int32"}
 _NAME = {"type": "string", "maxLength": LONGEST_NAME, "pattern": NAME_PATTERN}
 _FREE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+#: What may also be left empty in YAML, which is null.
+_OBJECT = {**_FREE, "nullable": True}
+_TEXTS = {"type": "object", "nullable": True, "additionalProperties": {"type": "string"}}
 
 
 def _role() -> dict[str, Any]:
-    containers = {"type": "array", "minItems": 1, "items": {**_FREE, "required": ["name", "image"]}}
+    # Only what the operator adds to has its type here; the API server judges pods as they are created.
+    amounts = {"type": "object", "nullable": True, "properties": {"limits": _OBJECT, "requests": _OBJECT}}
+    variables = {"type": "array", "nullable": True, "items": {**_FREE, "required": ["name"]}}
+    container = {
+        **_FREE,
+        "required": ["name", "image"],
+        "properties": {"env": variables, "resources": {**_FREE, **amounts}},
+    }
+    containers = {"type": "array", "minItems": 1, "items": container}
+    metadata = {**_OBJECT, "properties": {"labels": _TEXTS, "annotations": _TEXTS}}
+    pod = {
+        **_FREE,
+        "required": ["containers"],
+        "properties": {"containers": containers, "affinity": _OBJECT},
+    }
     return {
         "type": "object",
         "required": ["template"],
@@ -57,10 +75,7 @@ def _role() -> dict[str, Any]:
                 "type": "object",
                 "required": ["spec"],
                 "description": "The pod, as in a Job. Its first container runs elastic-run.",
-                "properties": {
-                    "metadata": _FREE,
-                    "spec": {**_FREE, "required": ["containers"], "properties": {"containers": containers}},
-                },
+                "properties": {"metadata": metadata, "spec": pod},
             },
         },
     }

@@ -14,6 +14,8 @@ INDEX_LABEL, SLOT_LABEL, UID_LABEL = f"{GROUP}/index", f"{GROUP}/slot", f"{GROUP
 PORT = 29400
 #: So that names of pods and hosts stay within the 63 characters of a DNS label.
 LONGEST_NAME = 50
+#: Of one job.
+MOST_REPLICAS = 10_000
 #: Of a job.
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 

@@ -128,17 +128,24 @@ def _set_variables(container: dict[str, Any], name: str, uid: str, shape: Shape)
 
 
 def _raise_memory(container: dict[str, Any], memory: int) -> None:
-    resources = container.setdefault("resources", {})
+    resources = _part(container, "resources")
     for kind in ("requests", "limits"):
         resources[kind] = {**(resources.get(kind) or {}), "memory": to_quantity(memory)}
 
 
 def _avoid(spec: dict[str, Any], hosts: tuple[str, ...]) -> None:
     """No host of these, whatever else the template asks for: its terms are alternatives, so each gets it."""
-    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
-    terms = required.setdefault("nodeSelectorTerms", []) or [{}]
+    affinity = _part(_part(spec, "affinity"), "nodeAffinity")
+    required = _part(affinity, "requiredDuringSchedulingIgnoredDuringExecution")
+    terms = required.get("nodeSelectorTerms") or [{}]
     for term in terms:
         fields = [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in hosts]
         term["matchFields"] = [*(term.get("matchFields") or []), *fields]
     required["nodeSelectorTerms"] = terms
+
+
+def _part(whole: dict[str, Any], key: str) -> dict[str, Any]:
+    """A part of an object, which there is from now on; null is none."""
+    part: dict[str, Any] = whole.get(key) or {}
+    whole[key] = part
+    return part

@@ -12,7 +12,7 @@ from typing import Any
 
 from elasticrun.core.fleet.replicas import ENDED, Cause, CleanPolicy, Operation, Phase, Seen, Shape, Wish
 from elasticrun.core.protocol.plain import one_line
-from elasticrun.platforms.kubernetes.names import INDEX_LABEL, SLOT_LABEL
+from elasticrun.platforms.kubernetes.names import INDEX_LABEL, MOST_REPLICAS, SLOT_LABEL, pod_name
 from elasticrun.platforms.kubernetes.quantity import memory_of
 
 #: So many replicas have a name of their own, at which a master may listen: one may then be lost.
@@ -59,6 +59,8 @@ def wish_of(job: Mapping[str, Any]) -> Wish:
     low, high = max(1, _whole(role, "minReplicas", 1)), _whole(role, "maxReplicas", 1)
     if low > high:
         raise SpecError(f"minReplicas is {low}, which is more than maxReplicas, {high}")
+    if high > MOST_REPLICAS:
+        raise SpecError(f"maxReplicas is {high}, which is more than {MOST_REPLICAS}")
     wanted = _whole(role, "replicas", high)
     if not low <= wanted <= high:
         raise SpecError(f"replicas is {wanted}, which is not within {low} and {high}")
@@ -102,13 +104,21 @@ def operation_of(body: Mapping[str, Any], kind: str) -> Operation | None:
     )
 
 
-def seen_of(pods: Iterable[Mapping[str, Any]], uid: str) -> tuple[Seen, ...]:
-    """What pods show of the replicas of the job with this uid."""
-    found = (_seen(pod) for pod in pods if _owner(pod) == uid)
-    return tuple(each for each in found if each is not None)
+def seen_of(pods: Iterable[Mapping[str, Any]], name: str, uid: str) -> tuple[Seen, ...]:
+    """What pods show of the replicas of the job with this name and uid.
+
+    A pod of another name is a copy that somebody made, labels and all: its index is that of the original.
+    """
+    found = ((pod, _seen(pod)) for pod in pods if owner_of(pod) == uid)
+    return tuple(
+        each
+        for pod, each in found
+        if each is not None and pod["metadata"].get("name") == pod_name(name, each.index)
+    )
 
 
-def _owner(pod: Mapping[str, Any]) -> str:
+def owner_of(pod: Mapping[str, Any]) -> str:
+    """The uid of what a pod belongs to; "" if that is nothing."""
     owners = _list(_dict(pod.get("metadata")).get("ownerReferences"))
     return next((str(_dict(it).get("uid")) for it in owners if _dict(it).get("controller") is True), "")
 

@@ -22,6 +22,7 @@ from elasticrun.core.fleet.replicas import (
     Shape,
     Verdict,
 )
+from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
 
 _MOST = 1 << 31
 
@@ -30,7 +31,7 @@ def record_of(status: Mapping[str, Any]) -> Record:
     """The record that is kept in a status."""
     try:
         return _record(status["fleet"])
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return Record()
 
 
@@ -47,7 +48,7 @@ def _record(kept: Mapping[str, Any]) -> Record:
     verdict = kept["verdict"]
     return Record(
         next_index=next_index,
-        shape=Shape(*map(_count, kept["shape"])) if kept["shape"] else None,
+        shape=_shape(kept["shape"]),
         live=live,
         failures=_count(kept["failures"]),
         streak=_count(kept["streak"]),
@@ -66,6 +67,16 @@ def _record(kept: Mapping[str, Any]) -> Record:
             Result(str(it["key"]), ScalePhase(it["phase"]), str(it["text"])) for it in kept["results"]
         ),
     )
+
+
+def _shape(kept: Sequence[Any]) -> Shape | None:
+    """Bounds that a job may have: whatever else is read, there are never more replicas than these say."""
+    if not kept:
+        return None
+    low, high, slots = map(_count, kept)
+    if not (low <= high <= MOST_REPLICAS and slots <= low):
+        raise ValueError("its bounds make no sense")
+    return Shape(low, high, slots)
 
 
 def _scaling(kept: Sequence[Any]) -> Scaling | None:
