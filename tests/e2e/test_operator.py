@@ -463,6 +463,30 @@ def test_a_job_that_makes_no_sense_is_told_so(cluster: Cluster) -> None:
     assert not cluster.pods("senseless")
 
 
+def test_a_job_nested_thousands_of_levels_deep_does_no_harm(cluster: Cluster) -> None:
+    levels, usual = 9000, sys.getrecursionlimit()
+    sys.setrecursionlimit(5 * levels)  # as this process reads and writes it as well
+    try:
+        deep: Object = {}
+        for _ in range(levels):
+            deep = {"a": deep}
+        job = yaml.safe_load(JOB.format(name="deep", least=1, most=1, python="python", script="x"))
+        job["spec"]["roles"][0]["template"]["spec"]["containers"][0]["x"] = deep
+        cluster.kube.create(JOBS, job)
+        cluster.kube.wait(lambda: cluster.status("deep").get("message"), "message")
+        assert "nested more than" in cluster.status("deep")["message"]
+        cluster.operator.kill()
+        cluster.operator.wait()
+        cluster.operator = cluster.operate(name="operator that lists it")
+        cluster.apply("usual", most=2)
+        cluster.wait_running("usual", 0, 1)
+        assert not cluster.pods("deep")
+        cluster.kube.delete(job_path(NAMESPACE, "deep"))
+        cluster.kube.wait(lambda: not cluster.status("deep"), "end of the job")
+    finally:
+        sys.setrecursionlimit(usual)
+
+
 def test_a_drained_host_shrinks_a_job_and_it_grows_again_elsewhere(cluster: Cluster) -> None:
     cluster.apply("moved")
     cluster.director.world(4)

@@ -102,6 +102,16 @@ def test_a_job_has_one_role() -> None:
         wish_of({"spec": {"roles": []}})
 
 
+def test_a_template_is_not_nested_absurdly_deep() -> None:
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    given = job()
+    given["spec"]["roles"][0]["template"]["spec"]["containers"][0]["x"] = deep
+    with pytest.raises(SpecError, match="nested more than 100"):
+        wish_of(given)
+
+
 def test_no_job_has_absurdly_many_pods() -> None:
     with pytest.raises(SpecError, match="more than 10000"):
         wish_of(job(maxReplicas=1 << 30))

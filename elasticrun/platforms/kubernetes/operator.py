@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,9 @@ from elasticrun.platforms.protocol import PlatformError
 
 #: Seconds between two looks at everything.
 _AGAIN = 600.0
+#: An API server takes objects of 10,000 levels, and one that could not be read would end this program each
+#: time it is started. Reading takes a few hundred bytes of stack for each level.
+_LEVELS = 30_000
 #: How kopf says that it has given up a watch, and the logger that says it.
 _DEAF, _WATCHES = "Watcher for", "kopf._core.reactor.orchestration"
 
@@ -62,6 +66,7 @@ async def operate(
 
     Raises PlatformError if there is no access to an API server, or the operator cannot watch any more.
     """
+    sys.setrecursionlimit(max(_LEVELS, sys.getrecursionlimit()))
     deafness = _Deafness(until)
     logging.getLogger(_WATCHES).addHandler(deafness)
     api = await Api.connect(kubeconfig)

@@ -22,6 +22,8 @@ GRACE = 45
 _SHOWN = 200
 _KILLED = 128 + 9
 _MOST = 1 << 20
+#: Levels of a template; whatever walks through it, or copies it, need not be ready for more. A pod has 15.
+_DEEPEST = 100
 #: Reasons of a pod's end, or of its deletion, and what they mean.
 _CAUSES = {
     "Evicted": Cause.EVICTED,
@@ -68,6 +70,8 @@ def wish_of(job: Mapping[str, Any]) -> Wish:
     containers, grace = _list(spec_of_pod.get("containers")), spec_of_pod.get("terminationGracePeriodSeconds")
     if not containers:
         raise SpecError("the template has no container")
+    if _is_deep(role["template"]):
+        raise SpecError(f"the template is nested more than {_DEEPEST} levels deep")
     try:
         clean = CleanPolicy(spec.get("cleanPodPolicy", CleanPolicy.RUNNING.value))
         memory, most = _limit(_dict(containers[0])), role.get("maxMemory")
@@ -201,6 +205,21 @@ def _list(value: object) -> list[Any]:
 
 def _number(value: object) -> int:
     return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else -1
+
+
+def _is_deep(value: object) -> bool:
+    """Whether it has too many levels; without recursion, as there may be thousands."""
+    level: list[object] = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            part
+            for each in level
+            if isinstance(each, dict | list)
+            for part in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _whole(role: Mapping[str, Any], key: str, default: int) -> int:
