@@ -192,6 +192,28 @@ def test_what_the_platform_did_costs_nothing(cause: Cause) -> None:
     assert world.record.failures == 0
 
 
+def test_what_deletes_all_that_is_started_is_not_fed_without_end() -> None:
+    world = begun()
+    first = world.now
+    while world.now == first:
+        for index in world.live:
+            world.change(index, phase=Phase.ENDED, cause=Cause.DELETED)
+        decision = world.look()
+        world.look(world.now if world.live else decision.look_at)
+    assert world.now == first + 10.0
+    assert world.record.next_index == 4 + 16 + 4  # the last four after a pause
+    assert (world.record.failures, len(world.live)) == (0, 4)
+    world.now += 60.0
+    assert world.end(world.live[0], 137, Cause.EVICTED).actions[-1] == begin(24, 0)  # none in a row
+
+
+def test_what_goes_on_beside_a_replica_that_has_ended_is_removed_and_holds_its_name_till_then() -> None:
+    world = begun(replace(WISH, shape=Shape(2, 4, 2)))
+    ended = world.end(0, 137, lingers=True)
+    assert ended.actions == (Remove(0, "it is not meant to run"),)
+    assert world.look().actions == (begin(4, 0, shape=Shape(2, 4, 2)),)
+
+
 def test_a_faulty_host_is_avoided_at_no_cost() -> None:
     world = begun()
     assert world.end(1, ExitCode.EXCLUDED).actions == (begin(4, -1, 0, ("host1",)),)

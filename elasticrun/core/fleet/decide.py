@@ -52,6 +52,9 @@ OVERDUE = 30.0
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
 #: Seconds after which a failure is none "in a row".
 CALM = 600.0
+#: The same of losses that cost nothing; so many of them in a row, beside each replica twice, are replaced at
+#: once. Whoever deletes all that is started would else have it started as fast as the platform can.
+LOSS_CALM, FREE_LOSSES = 60.0, 8
 #: How many hosts are avoided, and how many replicas that have ended are kept for their logs.
 MOST_AVOIDED, MOST_KEPT = 16, 8
 #: How much more memory a replica gets, and how much more than at first if no other bound is given.
@@ -154,11 +157,13 @@ class _Draft:
                 self._change(memory=memory)
         if judgement.fate is not Fate.FREE:
             self._count(text)
+            return
+        is_row = _within(LOSS_CALM, self._record.lost_at, self._now)
+        self._change(losses=self._record.losses + 1 if is_row else 1, lost_at=self._now)
 
     def _count(self, text: str) -> None:
         """Spend a replacement."""
-        failed_at = self._record.failed_at
-        is_row = failed_at is not None and self._now - failed_at < CALM
+        is_row = _within(CALM, self._record.failed_at, self._now)
         streak = self._record.streak + 1 if is_row else 1
         self._change(failures=self._record.failures + 1, streak=streak, failed_at=self._now)
         if self._record.failures > self._wish.max_failures:
@@ -212,7 +217,9 @@ class _Draft:
         is_over = self._record.verdict not in (None, Verdict.AGAIN)
         if self._wish.suspended and not is_over:
             self._drop(self._live, "the job is suspended")
-            self._change(failures=0, streak=0, failed_at=None, drained_at=None, halted="")
+            self._change(
+                failures=0, streak=0, failed_at=None, losses=0, lost_at=None, drained_at=None, halted=""
+            )
         elif self._record.verdict is not None:
             self._finish()
         else:
@@ -226,7 +233,8 @@ class _Draft:
         for index in _old(self._seen.values(), MOST_KEPT if keeps else 0):
             self._removals.setdefault(index, "it has ended")
         for index, seen in self._seen.items():
-            if index not in self._live and seen.phase is not Phase.ENDED and not seen.is_leaving:
+            is_there = seen.phase is not Phase.ENDED or seen.lingers
+            if index not in self._live and is_there and not seen.is_leaving:
                 self._removals.setdefault(index, "it is not meant to run")
 
     def _finish(self) -> None:
@@ -251,7 +259,7 @@ class _Draft:
         missing = min(wanted - len(self._live), self._shape.max_replicas - self._holding())
         if missing <= 0 or self._record.halted:
             return
-        not_before = _not_before(self._record, self._wish.grace)
+        not_before = _not_before(self._record, self._wish.grace, self._shape.max_replicas)
         if not_before is not None and self._now < not_before:
             self._looks.append(not_before)
             return
@@ -280,7 +288,7 @@ class _Draft:
         return len(self._live) + sum(map(self._holds_place, others))
 
     def _holds_place(self, seen: Seen) -> bool:
-        if seen.phase is Phase.ENDED or seen.cause is Cause.HOST_LOST:
+        if (seen.phase is Phase.ENDED and not seen.lingers) or seen.cause is Cause.HOST_LOST:
             return False
         if seen.leaves_by is None:
             return True
@@ -351,7 +359,11 @@ def _old(seen: Iterable[Seen], kept: int) -> list[int]:
     return [index for index, is_leaving in ended[: max(0, len(ended) - kept)] if not is_leaving]
 
 
-def _not_before(record: Record, grace: float) -> float | None:
+def _within(seconds: float, then: float | None, now: float) -> bool:
+    return then is not None and now - then < seconds
+
+
+def _not_before(record: Record, grace: float, replicas: int) -> float | None:
     """Until when nothing may be started.
 
     Of a replica that was told to leave the others may have been told so too, as by elastic-ctl stop; then
@@ -363,6 +375,8 @@ def _not_before(record: Record, grace: float) -> float | None:
     if record.streak > 1 and record.failed_at is not None:
         pause = FIRST_PAUSE * 2.0 ** min(record.streak - 2, 30)
         waits.append(record.failed_at + min(pause, LONGEST_PAUSE))
+    if record.losses > 2 * replicas + FREE_LOSSES and record.lost_at is not None:
+        waits.append(record.lost_at + FIRST_PAUSE)
     return max(waits, default=None)
 
 

@@ -89,6 +89,7 @@ class Seen:
     leaves_by: float | None = None  # it is being deleted, and should be gone by then
     trouble: str = ""  # why it does not run yet
     words: str = ""  # what the platform says of its end
+    lingers: bool = False  # it has ended, and something beside it goes on in its place
 
     @property
     def is_leaving(self) -> bool:
@@ -160,6 +161,8 @@ class Record:
     failures: int = 0  # replacements that were spent
     streak: int = 0  # failures in a row
     failed_at: float | None = None  # the last of them
+    losses: int = 0  # replacements in a row that cost nothing
+    lost_at: float | None = None  # the last of them
     drained_at: float | None = None  # when a replica left because it was told to, and others may follow
     memory: int = 0  # what new replicas get; 0: as at first
     avoided: tuple[str, ...] = ()  # hosts, the newest last

@@ -21,6 +21,8 @@ MOST_SLOTS = 3
 GRACE = 45
 _SHOWN = 200
 _KILLED = 128 + 9
+#: Phases of a pod of which no container runs.
+_OVER = ("Succeeded", "Failed")
 _MOST = 1 << 20
 #: Levels of a template; whatever walks through it, or copies it, need not be ready for more. A pod has 15.
 _DEEPEST = 100
@@ -149,6 +151,7 @@ def _seen(pod: Mapping[str, Any]) -> Seen | None:
         leaves_by=_moment(metadata.get("deletionTimestamp")),
         trouble=_trouble(status, state) if phase is Phase.PENDING else "",
         words=_words(ended.get("message") or status.get("message")) if phase is Phase.ENDED else "",
+        lingers=phase is Phase.ENDED and status.get("phase") not in _OVER,
     )
 
 
@@ -161,7 +164,7 @@ def _state(status: Mapping[str, Any], container: str) -> dict[str, Any]:
 
 
 def _phase(status: Mapping[str, Any], state: Mapping[str, Any], ended: Mapping[str, Any]) -> Phase:
-    if status.get("phase") in ("Succeeded", "Failed") or ended:
+    if status.get("phase") in _OVER or ended:
         return Phase.ENDED
     return Phase.RUNNING if "running" in state else Phase.PENDING
 
