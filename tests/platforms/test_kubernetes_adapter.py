@@ -284,6 +284,42 @@ def test_a_server_that_is_not_there_is_told() -> None:
         asyncio.run(Api(Client()).get("/x"))
 
 
+class Answer:
+    def __init__(self, status: int, data: bytes) -> None:
+        self.status, self.data = status, data
+
+    async def read(self) -> bytes:
+        return self.data
+
+
+class Renewed:
+    """A client whose access holds for a while only."""
+
+    def __init__(self) -> None:
+        self.configuration = "old"
+        self.answers = {"old": Answer(401, b"{}"), "new": Answer(200, b"7"), "odd": Answer(200, b"<html>")}
+
+    async def param_serialize(self, *_: Any, **__: Any) -> tuple[str, ...]:
+        return ()
+
+    async def call_api(self, *_: Any, **__: Any) -> Any:
+        return self.answers[self.configuration]
+
+
+def test_access_that_holds_no_more_is_renewed() -> None:
+    async def renew() -> str:
+        return "new"
+
+    client = Renewed()
+    assert asyncio.run(Api(client, renew).get("/x")) == 7
+    client.configuration = "old"
+    with pytest.raises(ApiError, match="refuses"):
+        asyncio.run(Api(client).get("/x"))
+    client.configuration = "odd"
+    with pytest.raises(ApiError, match="no JSON"):
+        asyncio.run(Api(client).get("/x"))
+
+
 def operation(uid: str, job: str = "digits", **spec: Any) -> dict[str, Any]:
     metadata = {
         "name": f"op-{uid}",

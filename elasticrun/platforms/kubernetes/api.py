@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -22,6 +22,7 @@ from elasticrun.platforms.protocol import PlatformError
 _TIMEOUT = 30.0  # seconds of one request
 _SHOWN = 300
 CONFLICT, NOT_FOUND = 409, 404
+_UNKNOWN = 401  # who asks
 #: How a change of a part is written.
 MERGE = "application/merge-patch+json"
 
@@ -54,14 +55,16 @@ async def access(kubeconfig: str | None) -> Any:
 class Api:
     """Requests to one API server."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, renew: Callable[[], Awaitable[Any]] | None = None) -> None:
+        """``renew``: gives the access anew, once what was said to the server holds no more."""
         self._client = client
+        self._renew = renew
         self.calls = 0  # how many requests were made
 
     @classmethod
     async def connect(cls, kubeconfig: str | None) -> Api:
         """A client with this access, which is that of ``access``. Raises PlatformError."""
-        return cls(ApiClient(await access(kubeconfig)))
+        return cls(ApiClient(await access(kubeconfig)), lambda: access(kubeconfig))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -88,6 +91,25 @@ class Api:
         content: str = "application/json",
         query: Mapping[str, str] | None = None,
     ) -> Any:
+        status, data = await self._send(method, path, body, content, query)
+        if status == _UNKNOWN and self._renew is not None:
+            self._client.configuration = await self._renew()
+            status, data = await self._send(method, path, body, content, query)
+        if not 200 <= status < 300:
+            raise _refusal(status, data)
+        try:
+            return json.loads(data)
+        except ValueError:
+            raise ApiError(f"the API server's answer is no JSON: {method} {path}") from None
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        content: str,
+        query: Mapping[str, str] | None,
+    ) -> tuple[int, bytes]:
         self.calls += 1
         headers = {"Accept": "application/json", "Content-Type": content}
         try:
@@ -100,13 +122,10 @@ class Api:
                 auth_settings=["BearerToken"],
             )
             answer = await self._client.call_api(*prepared, _request_timeout=_TIMEOUT)
-            data = await answer.read()
+            return answer.status, await answer.read()
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             what = one_line(str(error)) or type(error).__name__
             raise ApiError(f"the API server does not answer: {what}") from None
-        if not 200 <= answer.status < 300:
-            raise _refusal(answer.status, data)
-        return json.loads(data)
 
 
 def _refusal(status: int, data: bytes) -> ApiError:

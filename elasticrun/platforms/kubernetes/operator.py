@@ -107,7 +107,7 @@ async def _look_again(api: Api, platform: Kubernetes, namespaces: Sequence[str])
     while True:
         await pause(_AGAIN)
         for place, plural in itertools.product(places, (PLURAL, *OPERATIONS)):
-            with contextlib.suppress(ApiError):
+            with contextlib.suppress(PlatformError):
                 found = await api.get(f"/apis/{API_VERSION}{place}/{plural}", resourceVersion="0")
                 for body in found["items"]:
                     _notice(platform, plural, body, is_gone=False)
