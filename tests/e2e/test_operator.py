@@ -415,7 +415,9 @@ def test_scale_out_and_in_by_count_and_by_name(cluster: Cluster) -> None:
     refusal = "Failed: there would be 1 replicas of at least 2"
     assert cluster.scale("ScaleIn", "few", "scaled", count=1) == refusal
     assert cluster.scale("ScaleOut", "lost", "nobody", count=1) == "Failed: there is no job nobody"
+    last = cluster.director.last_round
     assert cluster.scale("ScaleOut", "again", "scaled", count=1).startswith("Succeeded")
+    cluster.director.world(3, after=last)  # else it would look for a job that is over
     cluster.wait_running("scaled", 0, 1, 4)  # no index is used twice
     cluster.director.order("exit 0")
     cluster.wait_phase("scaled", "Succeeded")
