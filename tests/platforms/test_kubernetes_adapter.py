@@ -377,3 +377,19 @@ def test_what_names_no_job_leads_to_no_request(name: str) -> None:
     platform.notice("default", name, "90")
     platform.notice_operation("scaleouts", operation("1", job=name, count=2), False)
     assert noticed == []
+
+
+def test_a_result_that_may_not_be_told_keeps_no_pod_from_its_start() -> None:
+    server = Server()
+
+    def forbidden(request: str) -> None:
+        if request.startswith("PATCH") and "/scaleouts/" in request:
+            raise ApiError("no right to", 403, "Forbidden")
+
+    server.before = forbidden
+    server.job["spec"]["roles"][0]["replicas"] = 2
+    platform = Kubernetes(server, lambda: 1000.0)  # type: ignore[arg-type] # it has what is used of it
+    platform.notify(lambda _: None)
+    platform.notice_operation("scaleouts", operation("1", count=1), False)
+    asyncio.run(Keeper(platform, lambda: 1000.0).reconcile("default/digits"))
+    assert len(server.pods) == 3

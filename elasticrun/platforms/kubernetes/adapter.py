@@ -22,7 +22,7 @@ from typing import Any
 from elasticrun.core.fleet.replicas import Decision, Note, Operation, Remove, Result, ScalePhase, Start
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.dataclass import dataclass
-from elasticrun.platforms.kubernetes.api import CONFLICT, NOT_FOUND, Api, ApiError
+from elasticrun.platforms.kubernetes.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError
 from elasticrun.platforms.kubernetes.names import (
     API_VERSION,
     JOB_LABEL,
@@ -174,8 +174,9 @@ class Kubernetes:
         try:
             await self._api.merge(operation_path(namespace, plural, name), {"status": shown})
         except ApiError as error:
-            if error.status != NOT_FOUND:
+            if error.status not in (NOT_FOUND, FORBIDDEN):
                 raise
+            log.warning("%s: the result of %s cannot be told: %s", job, name, error)
         if result.key in self._operations.get(job, {}):  # a notice may have come first
             self._operations[job][result.key] = plural, {**body, "status": shown}
 

@@ -21,7 +21,7 @@ from elasticrun.platforms.protocol import PlatformError
 
 _TIMEOUT = 30.0  # seconds of one request
 _SHOWN = 300
-CONFLICT, NOT_FOUND = 409, 404
+CONFLICT, FORBIDDEN, NOT_FOUND = 409, 403, 404
 _UNKNOWN = 401  # who asks
 #: How a change of a part is written.
 MERGE = "application/merge-patch+json"
