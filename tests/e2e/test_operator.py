@@ -65,8 +65,14 @@ class Cluster:
         self.director = director
         self.folder = folder
         self.began = time.monotonic()
+        self.operator: Launcher  # the one that is meant to run, once it does
         self.operators: list[Launcher] = []
-        self.operator = self.operate()
+
+    def close(self) -> None:
+        for operator in self.operators:
+            operator.finish()
+            print(operator.story())
+        print(self.story())
 
     def operate(self, *options: str, name: str = "operator") -> Launcher:
         """One more operator, once it watches."""
@@ -79,6 +85,7 @@ class Cluster:
         )
         command = (sys.executable, "-m", "elasticrun.cli.ctl")
         operator = Launcher(*words, *options, cwd=self.folder, command=command, name=name)
+        operator.patience = DEADLINE
         self.operators.append(operator)
         operator.wait_line("keeps the ElasticJobs")
         return operator
@@ -153,7 +160,15 @@ class Cluster:
         return {index: self.agent(name, index).pid for index in indices}
 
     def wait_pods(self, count: int) -> None:
-        self.kube.wait(lambda: len(self.kube.all(PODS)) >= count, f"{count} pods")
+        self.kube.wait_count(lambda: len(self.kube.all(PODS)), count, "pods")
+
+    def wait_statuses(self, field: str, value: object) -> None:
+        """Return once the status of each job of very many has this value."""
+
+        def count() -> int:
+            return sum(it.get("status", {}).get(field) == value for it in self.kube.all(JOBS))
+
+        self.kube.wait_count(count, MANY, f"jobs with {field} {value}")
 
     def agent(self, name: str, index: int) -> Pod:
         return self.kubelet.named(f"{name}-{index}")
@@ -180,24 +195,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory, control_plane: ControlPlane
     if why := why_no_hosts():
         pytest.skip(why)
     folder = tmp_path_factory.mktemp("cluster")
-    director = Director(folder)
-    director.deadline = DEADLINE
-    with contextlib.closing(Kube(control_plane.kubeconfig)) as kube:
+    with contextlib.ExitStack() as stack:
+        director = stack.enter_context(contextlib.closing(Director(folder)))
+        director.deadline = DEADLINE
+        kube = stack.enter_context(contextlib.closing(Kube(control_plane.kubeconfig)))
         _install(kube, folder)
         env = {**director.env, "PET_HEALTH_CHECK": "off", "LOGLEVEL": "INFO"}
         kubelet = Kubelet(kube, folder, ("host-a", "host-b", "host-c"), env)
-        made = Cluster(kube, kubelet, director, folder)
-        try:
-            yield made
-            made.operator.process.terminate()
-            assert made.operator.wait() == 0
-        finally:
-            for operator in made.operators:
-                operator.finish()
-                print(operator.story())
-            print(made.story())
-            kubelet.close()
-            director.close()
+        stack.callback(kubelet.close)
+        made = stack.enter_context(contextlib.closing(Cluster(kube, kubelet, director, folder)))
+        made.operator = made.operate()
+        yield made
+        made.operator.process.terminate()
+        assert made.operator.wait() == 0
 
 
 def _install(kube: Kube, folder: Path) -> None:
@@ -383,8 +393,10 @@ def test_an_operator_that_is_killed_leaves_nothing_lost_or_doubled(cluster: Clus
     cluster.director.world(4, after=last)
     after = cluster.wait_running("orphaned", 0, 1, 2, 4)
     assert {index: after[index] for index in (0, 1, 2)} == {index: before[index] for index in (0, 1, 2)}
+    last = cluster.director.last_round
     cluster.delete_pod("orphaned", 4)
     cluster.wait_running("orphaned", 0, 1, 2, 5)
+    cluster.director.world(4, after=last)
     beside.kill()
     beside.wait()
     last = cluster.director.last_round
@@ -538,10 +550,7 @@ def test_very_many_jobs_while_their_operator_is_killed_again_and_again(cluster: 
         cluster.operator.kill()
         cluster.operator.wait()
         cluster.operator = cluster.operate(name=f"operator {part}")
-    cluster.kube.wait(
-        lambda: [it.get("status", {}).get("running") for it in cluster.kube.all(JOBS)] == [2] * MANY,
-        "all pods",
-    )
+    cluster.wait_statuses("running", 2)
     cluster.took(f"{MANY} jobs run, after 10 kills")
     usage = psutil.Process(cluster.operator.pid)
     memory, seconds = usage.memory_info().rss >> 20, sum(usage.cpu_times()[:2])
@@ -550,9 +559,7 @@ def test_very_many_jobs_while_their_operator_is_killed_again_and_again(cluster: 
     assert {it["status"]["fleet"]["nextIndex"] for it in cluster.kube.all(JOBS)} == {2}
     cluster.began = time.monotonic()
     cluster.kubelet.pretend_end()
-    cluster.kube.wait(
-        lambda: all(it["status"]["phase"] == "Succeeded" for it in cluster.kube.all(JOBS)), "all jobs' end"
-    )
+    cluster.wait_statuses("phase", "Succeeded")
     cluster.took(f"{MANY} jobs ended")
     assert len(cluster.kube.all(PODS)) == 2 * MANY
     # The cluster's own garbage collector would take minutes for so many.

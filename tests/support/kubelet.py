@@ -21,7 +21,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from tests.support.hosts import INTERFACE, Namespace
+from tests.support.hosts import INTERFACE, Namespace, NoHostsError
 from tests.support.kube import Kube, Object, Refused
 from tests.support.launcher import MARK, clean_environment, private_folders
 from tests.support.processes import kill_marked, wait_end
@@ -37,18 +37,19 @@ _BIND = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
 class Pod:
     """One pod that runs, or did."""
 
-    def __init__(self, found: Object, folder: Path, namespace: Namespace, address: str) -> None:
+    def __init__(self, found: Object, number: int, parent: Path) -> None:
         self.found = found
+        self.number = number
         self.name: str = found["metadata"]["name"]
         self.path = f"/api/v1/namespaces/{found['metadata']['namespace']}/pods/{self.name}"
-        self.folder = folder
-        self.namespace = namespace
-        self.address = address
+        self.folder = parent / f"{number}-{self.name}"
+        self.address = f"10.88.{number // 250}.{number % 250 + 1}"
         self.mark = uuid.uuid4().hex
         self.process: subprocess.Popen[bytes] | None = None
         self.reason = ""  # of its end, if it is not in the exit code
         self.started = _now()
         self.is_told = False  # to end
+        self.has_ended = False
 
     @property
     def pid(self) -> int:
@@ -121,10 +122,13 @@ class Kubelet:
             if found["spec"]["containers"][0]["image"] == PRETENDED:
                 self._pretend(found)
             elif pod is None and bound and not leaves and found.get("status", {}).get("phase") == "Pending":
-                pod = self.pods[uid] = self._make(found)
+                self._number += 1
+                pod = self.pods[uid] = Pod(found, self._number, self._folder)
                 threading.Thread(target=self._run, args=(pod,), daemon=True).start()
             elif leaves and pod is not None and not pod.is_told:
                 pod.is_told = True
+                if pod.has_ended:
+                    self.kube.delete(pod.path, grace=0)
                 self._stop(pod, found["metadata"].get("deletionGracePeriodSeconds", 30))
             elif leaves and pod is None:
                 self.kube.delete(_path(found), grace=0)
@@ -164,37 +168,14 @@ class Kubelet:
         }
         self.kube.merge(f"{path}/status", {"status": {"phase": phase, "containerStatuses": [shown]}})
 
-    def _make(self, found: Object) -> Pod:
-        self._number += 1
-        number, name = self._number, found["metadata"]["name"]
-        namespace = Namespace(found["spec"].get("hostname", name))
-        folder = self._folder / f"{number}-{name}"
-        folder.mkdir()
-        address = f"10.88.{number // 250}.{number % 250 + 1}"
-        self._switch.ip(
-            f"link add port{number} type veth peer name {INTERFACE} netns {namespace.pid}",
-            f"link set port{number} master bridge up",
-        )
-        namespace.ip(f"addr add {address}/16 dev {INTERFACE}", f"link set {INTERFACE} up")
-        return Pod(found, folder, namespace, address)
-
     def _run(self, pod: Pod) -> None:
-        """From the start of its process to the end."""
-        container = pod.found["spec"]["containers"][0]
-        with self._lock:
-            self._publish(pod)
-            self._start(pod, container)
-            if pod.is_told:
-                pod.process.terminate()  # type: ignore[union-attr] # it was told before it was there
-        self._report(pod, "Running", {"running": {"startedAt": pod.started}})
-        wait_end(pod.pid, 3600.0)
-        assert pod.process is not None
-        status = pod.process.wait()
-        kill_marked(f"{MARK}={pod.mark}")
-        pod.namespace.close()
-        code = status if status >= 0 else 128 - status
-        with self._lock:
-            self._publish()
+        """From its making to its removal; what goes wrong with one pod is told of this one only."""
+        try:
+            code = self._live(pod)
+        except (NoHostsError, Refused, OSError, subprocess.SubprocessError) as error:
+            print(f"pod {pod.name} could not run: {error}")
+            self._kill(pod)
+            code = 128
         reason = pod.reason if pod.reason == "OOMKilled" else "Error" if code else "Completed"
         ended = {
             "exitCode": code,
@@ -202,10 +183,43 @@ class Kubelet:
             "finishedAt": _now(),
         }
         self._report(pod, "Failed" if code else "Succeeded", {"terminated": ended})
-        if pod.is_told:
+        with self._lock:
+            pod.has_ended = True
+            is_told = pod.is_told
+        if is_told:
             self.kube.delete(pod.path, grace=0)
 
-    def _start(self, pod: Pod, container: dict[str, Any]) -> None:
+    def _join(self, pod: Pod) -> Namespace:
+        """A host for a pod, on the switch."""
+        namespace = Namespace(pod.found["spec"].get("hostname", pod.name))
+        self._switch.ip(
+            f"link add port{pod.number} type veth peer name {INTERFACE} netns {namespace.pid}",
+            f"link set port{pod.number} master bridge up",
+        )
+        namespace.ip(f"addr add {pod.address}/16 dev {INTERFACE}", f"link set {INTERFACE} up")
+        return namespace
+
+    def _live(self, pod: Pod) -> int:
+        """From the start of its process to the end: the exit code."""
+        container = pod.found["spec"]["containers"][0]
+        pod.folder.mkdir()
+        namespace = self._join(pod)
+        with self._lock:
+            self._publish(pod)
+            self._start(pod, namespace, container)
+            if pod.is_told:
+                pod.process.terminate()  # type: ignore[union-attr] # it was told before it was there
+        self._report(pod, "Running", {"running": {"startedAt": pod.started}})
+        wait_end(pod.pid, 3600.0)
+        assert pod.process is not None
+        status = pod.process.wait()
+        kill_marked(f"{MARK}={pod.mark}")
+        namespace.close()
+        with self._lock:
+            self._publish()
+        return status if status >= 0 else 128 - status
+
+    def _start(self, pod: Pod, namespace: Namespace, container: dict[str, Any]) -> None:
         temporary = pod.folder / "tmp"
         for folder in (temporary, pod.folder / "session"):
             folder.mkdir()
@@ -221,7 +235,7 @@ class Kubelet:
         inside = ("unshare", "--mount", "sh", "-ec", _BIND, "sh", str(self._names))
         with (pod.folder / "output").open("wb") as output:
             pod.process = subprocess.Popen(
-                [*pod.namespace.enter, *inside, *words],
+                [*namespace.enter, *inside, *words],
                 env=environment,
                 cwd=pod.folder,
                 stdin=subprocess.DEVNULL,
