@@ -431,12 +431,23 @@ def test_too_few_nodes_begin_again_once_all_have_ended() -> None:
     assert decision.phase == "Pending"
 
 
-def test_what_hangs_then_is_removed() -> None:
-    world = begun(replace(WISH, wanted=2, clean=CleanPolicy.NONE))
-    world.end(1, ExitCode.RENDEZVOUS_TIMEOUT)
-    decision = world.look(world.now + OVER)
-    assert decision.actions == (Remove(0, "the job is over, and it did not end by itself"),)
-    assert [action.index for action in world.look().actions] == [2, 3]
+@pytest.mark.parametrize("clean", list(CleanPolicy))
+def test_one_that_was_cut_off_from_healthy_others_is_replaced_alone(clean: CleanPolicy) -> None:
+    world = begun(replace(WISH, shape=Shape(2, 3, 2), wanted=3, clean=clean))
+    decision = world.end(1, ExitCode.RENDEZVOUS_TIMEOUT)
+    assert (decision.actions, decision.look_at) == ((), world.now + OVER)
+    assert world.look(world.now + OVER).actions == (begin(3, 1, shape=Shape(2, 3, 2)),)
+    assert (world.last.phase, world.live, world.record.failures) == ("Running", [0, 2, 3], 1)
+
+
+def test_being_cut_off_again_and_again_is_bounded_and_the_others_go_on() -> None:
+    world = begun(replace(WISH, max_failures=1))
+    for index in (3, 4):
+        world.end(index, ExitCode.RENDEZVOUS_TIMEOUT)
+        world.look(world.now + OVER)
+        world.look()
+    assert (world.last.actions, world.last.phase, world.live) == ((), "Running", [0, 1, 2])
+    assert "1 replacements were spent" in world.condition("Hindered")[1]
 
 
 def test_beginning_again_is_bounded() -> None:

@@ -184,16 +184,19 @@ class _Draft:
     # -- what follows for the job
 
     def settle(self) -> None:
-        """Conclude from the fact that nothing runs any more."""
-        if self._holding():
+        """Conclude from what still runs, or that nothing does."""
+        are_held = self._holding() > 0
+        # If others go on after that time, who found too few was cut off from them, and is replaced alone.
+        was_cut_off = self._now >= self._record.since + OVER and _running(self._seen, self._live) > 0
+        if self._record.verdict is Verdict.AGAIN and (not are_held or was_cut_off):
+            why = self._record.why
+            self._change(verdict=None, why="")
+            self._count(why)
+        if are_held:
             self._change(shape=self._shape)
             return
         self._shape = self._wish.shape
         self._change(shape=None)
-        if self._record.verdict is Verdict.AGAIN:
-            why = self._record.why
-            self._change(verdict=None, why="")
-            self._count(why)
         if self._record.verdict is not None or self._wish.suspended:
             return
         if self._record.halted:

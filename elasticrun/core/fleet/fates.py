@@ -30,7 +30,7 @@ class Fate(Enum):
 
     SUCCEEDED = "succeeded"
     JOB_FAILED = "job failed"
-    AGAIN = "again"  # the others end as well; then the job begins again
+    AGAIN = "again"  # if the others end as well, the job begins again; else it is replaced
     DRAINED = "drained"  # it was told to leave; perhaps all were
     HOPELESS = "hopeless"  # no replacement
     FREE = "free"  # replaced, at no cost

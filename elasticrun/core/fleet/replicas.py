@@ -46,7 +46,7 @@ class Verdict(Enum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     STOPPED = "Stopped"  # every replica was told to leave, as by elastic-ctl stop
-    AGAIN = "Again"  # these replicas are over, and the job begins again with others
+    AGAIN = "Again"  # one found too few: the job begins again with others, if these end too
 
 
 @dataclass(frozen=True, slots=True)
