@@ -76,6 +76,12 @@ class Cluster:
 
     def operate(self, *options: str, name: str = "operator") -> Launcher:
         """One more operator, once it watches."""
+        operator = self.launch(*options, name=name)
+        operator.wait_line("keeps the ElasticJobs")
+        return operator
+
+    def launch(self, *options: str, name: str = "operator") -> Launcher:
+        """An operator that may not get so far."""
         words = (
             "operator",
             "--kubeconfig",
@@ -87,7 +93,6 @@ class Cluster:
         operator = Launcher(*words, *options, cwd=self.folder, command=command, name=name)
         operator.patience = DEADLINE
         self.operators.append(operator)
-        operator.wait_line("keeps the ElasticJobs")
         return operator
 
     def apply(
@@ -433,6 +438,13 @@ def test_scale_out_and_in_by_count_and_by_name(cluster: Cluster) -> None:
     cluster.wait_running("scaled", 0, 1, 4)  # no index is used twice
     cluster.director.order("exit 0")
     cluster.wait_phase("scaled", "Succeeded")
+
+
+def test_an_operator_without_rights_in_a_namespace_ends_and_says_so(cluster: Cluster) -> None:
+    operator = cluster.launch("--namespace", "default", name="operator without rights")
+    assert operator.wait() == 1
+    assert "no right to list elasticjobs in namespace default" in operator.err
+    assert "keeps the ElasticJobs" not in operator.err
 
 
 def test_suspend_and_resume(cluster: Cluster) -> None:

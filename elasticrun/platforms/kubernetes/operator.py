@@ -6,7 +6,8 @@ on watching when a connection breaks or a version is gone.
 
 An operator that has stopped to watch would be deaf, and nobody would notice. So kopf may ask for as long as
 the server is away, and if it gives up a watch for another reason, this program ends: whoever runs it starts
-another one, which looks at everything that is there.
+another one, which looks at everything that is there. A server that refuses is asked by kopf for ever as well;
+so the rights are looked at here, and this program ends if one is lacking.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import contextlib
 import itertools
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import kopf
@@ -24,7 +25,7 @@ import kopf
 from elasticrun.clock import pause
 from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
-from elasticrun.platforms.kubernetes.api import NOT_FOUND, Api, ApiError, access
+from elasticrun.platforms.kubernetes.api import FORBIDDEN, NOT_FOUND, Api, ApiError, access
 from elasticrun.platforms.kubernetes.names import API_VERSION, GROUP, JOB_LABEL, OPERATIONS, PLURAL, VERSION
 from elasticrun.platforms.protocol import PlatformError
 
@@ -55,16 +56,22 @@ class _Deafness(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Look at one message of kopf."""
         if record.getMessage().startswith(_DEAF):
-            self.why = record.getMessage()
-            self._until.set()
+            self.end(record.getMessage())
+
+    def end(self, why: str) -> None:
+        """Have the operator end, and say why."""
+        self.why = why
+        self._until.set()
 
 
 async def operate(
     namespaces: Sequence[str], kubeconfig: str | None, until: asyncio.Event, ready: asyncio.Event
 ) -> None:
-    """Keep the jobs of these namespaces, or of all, until told to stop; ``ready`` is set once it watches.
+    """Keep the jobs of these namespaces, or of all, until told to stop.
 
-    Raises PlatformError if there is no access to an API server, or the operator cannot watch any more.
+    ``ready`` is set once it may see all that it should, as it begins to watch.
+    Raises PlatformError if there is no access to an API server, a right is lacking, or the operator cannot
+    watch any more.
     """
     sys.setrecursionlimit(max(_LEVELS, sys.getrecursionlimit()))
     deafness = _Deafness(until)
@@ -72,13 +79,15 @@ async def operate(
     api = await Api.connect(kubeconfig)
     try:
         await _check_installed(api)
+        if why := await _lacking(api, namespaces):
+            raise PlatformError(why)
     except PlatformError:
         await api.close()
         raise
     platform = Kubernetes(api)
     queue = Queue(Keeper(platform).reconcile)
     platform.notify(queue.notice)
-    again = asyncio.create_task(_look_again(api, platform, namespaces))
+    again = asyncio.create_task(_look_again(api, platform, namespaces, deafness.end))
     try:
         await kopf.operator(
             registry=_registry(platform, kubeconfig),
@@ -101,16 +110,47 @@ async def operate(
         raise PlatformError(f"the operator cannot watch any more: {deafness.why}")
 
 
-async def _look_again(api: Api, platform: Kubernetes, namespaces: Sequence[str]) -> None:
-    """Now and then notice all that is there: whatever was missed is mended then, at the latest."""
-    places = [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
+async def _look_again(
+    api: Api, platform: Kubernetes, namespaces: Sequence[str], end: Callable[[str], None]
+) -> None:
+    """Now and then notice all that is there: whatever was missed is mended then, at the latest.
+
+    ``end`` is told if a right was taken away.
+    """
     while True:
         await pause(_AGAIN)
-        for place, plural in itertools.product(places, (PLURAL, *OPERATIONS)):
+        with contextlib.suppress(PlatformError):
+            if why := await _lacking(api, namespaces):
+                end(why)
+        for place, plural in itertools.product(_places(namespaces), (PLURAL, *OPERATIONS)):
             with contextlib.suppress(PlatformError):
                 found = await api.get(f"/apis/{API_VERSION}{place}/{plural}", resourceVersion="0")
                 for body in found["items"]:
                     _notice(platform, plural, body, is_gone=False)
+
+
+def _places(namespaces: Sequence[str]) -> list[str]:
+    """Parts of paths."""
+    return [f"/namespaces/{namespace}" for namespace in namespaces] or [""]
+
+
+async def _lacking(api: Api, namespaces: Sequence[str]) -> str:
+    """The first right to see something that is lacking, in a sentence; "" if none is.
+
+    Raises PlatformError if the server does not tell.
+    """
+    paths = {f"/apis/{API_VERSION}": (PLURAL, *OPERATIONS), "/api/v1": ("pods",)}
+    for place, (group, plurals) in itertools.product(_places(namespaces), paths.items()):
+        for plural in plurals:
+            try:
+                await api.get(f"{group}{place}/{plural}", limit="1")
+            except ApiError as error:
+                if error.status != FORBIDDEN:
+                    raise
+                where = f"namespace {place.rpartition('/')[2]}" if place else "all namespaces"
+                advice = "apply what elastic-ctl operator --rbac prints with the same --namespace options"
+                return f"there is no right to list {plural} in {where}: {advice}"
+    return ""
 
 
 def _notice(platform: Kubernetes, plural: str, body: Mapping[str, Any], is_gone: bool) -> None:
