@@ -72,7 +72,8 @@ class Keeper:
             except PlatformError as error:
                 refusals[type(action)].append(str(error))
         if told := [*refusals[Start], *refusals[Remove]]:
-            self._refused[job] = told[0]
+            # The first text stays: one that differs each time would be kept, which itself leads to a pass.
+            self._refused.setdefault(job, told[0])
         else:
             self._refused.pop(job, None)
         for note in decision.notes:

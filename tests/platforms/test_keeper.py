@@ -142,6 +142,27 @@ def test_a_refusal_is_shown_and_tried_again() -> None:
     assert not any(it.holds for it in platform.decision.conditions if it.kind == "Hindered")
 
 
+def test_a_refusal_in_other_words_each_time_is_shown_once() -> None:
+    class Wordy(FakePlatform):
+        ports = 48322
+
+        async def start(self, job: str, sight: Sight, start: Start) -> None:
+            self.ports += 1
+            raise PlatformError(f"failed calling webhook: 10.0.0.3:{self.ports}: refused")
+
+    platform, shown = Wordy(WISH), list[str]()
+    keeper = Keeper(platform, lambda: 1000.0)
+
+    async def work() -> None:
+        for _ in range(4):
+            await keeper.reconcile("job")
+            assert platform.decision is not None
+            shown.extend(it.text for it in platform.decision.conditions if it.kind == "Hindered")
+
+    asyncio.run(work())
+    assert shown == ["", *["failed calling webhook: 10.0.0.3:48323: refused"] * 3]
+
+
 # -- the queue
 
 
