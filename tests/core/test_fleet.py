@@ -407,6 +407,18 @@ def test_the_end_forgets_starts_that_were_not_carried_out() -> None:
     assert world.live == [1, 2]
 
 
+@pytest.mark.parametrize(("policy", "left"), [(CleanPolicy.RUNNING, 20), (CleanPolicy.ALL, 0)])
+def test_the_logs_of_a_large_job_stay_after_its_end_unless_all_is_to_go(
+    policy: CleanPolicy, left: int
+) -> None:
+    world = begun(Wish(Shape(2, 20), 20, clean=policy))
+    for index in range(20):
+        assert not any(isinstance(it, Remove) for it in world.last.actions)
+        world.end(index, 0)
+    world.look()
+    assert (world.last.phase, len(world.seen)) == ("Succeeded", left)
+
+
 def test_only_some_of_what_has_ended_is_kept() -> None:
     world = begun(replace(WISH, max_failures=100))
     for _ in range(MOST_KEPT + 3):
@@ -538,6 +550,15 @@ def test_replicas_that_the_record_does_not_know_are_taken_over() -> None:
     assert "replicas 0, 1, 2, 3 are not in the record" in world.notes
     assert decision.record.live[:2] == (Live(0, 0, True), Live(1, -1, True))
     assert [action.index for action in decision.actions] == [4]
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (ExitCode.REPEATED_ERROR, "Failed")])
+def test_a_job_that_was_over_does_not_run_again_if_its_record_is_lost(code: int, phase: str) -> None:
+    world = begun(replace(WISH, wanted=2))
+    for index in (0, 1):
+        world.end(index, code)
+    world.record = Record()
+    assert (world.look().actions, world.last.phase, world.record.next_index) == ((), phase, 2)
 
 
 def test_a_replica_that_is_not_meant_to_run_is_removed() -> None:

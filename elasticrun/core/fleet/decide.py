@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from elasticrun.core.fleet.fates import Fate, Judgement, in_words, judge
+from elasticrun.core.fleet.fates import OF_JOB, Fate, Judgement, in_words, judge
 from elasticrun.core.fleet.replicas import (
     Action,
     Cause,
@@ -55,7 +55,7 @@ CALM = 600.0
 #: The same of losses that cost nothing; so many of them in a row, beside each replica twice, are replaced at
 #: once. Whoever deletes all that is started would else have it started as fast as the platform can.
 LOSS_CALM, FREE_LOSSES = 60.0, 8
-#: How many hosts are avoided, and how many replicas that have ended are kept for their logs.
+#: How many hosts are avoided, and how many replicas that end while the job goes on are kept for their logs.
 MOST_AVOIDED, MOST_KEPT = 16, 8
 #: How much more memory a replica gets, and how much more than at first if no other bound is given.
 MORE, MOST_TIMES = 2, 8
@@ -101,11 +101,14 @@ class _Draft:
     # -- what has happened
 
     def adopt(self) -> None:
-        """Take in replicas that the record does not know: it was lost."""
+        """Take in replicas that the record does not know: it was lost.
+
+        Those that have ended only if that was the end of the job, which would else run again.
+        """
         unknown = sorted(index for index in self._seen if index >= self._record.next_index)
         for index in unknown:
             seen = self._seen[index]
-            if seen.phase is not Phase.ENDED and not seen.is_leaving:
+            if not seen.is_leaving if seen.phase is not Phase.ENDED else judge(seen).fate in OF_JOB:
                 self._live[index] = Live(index, seen.slot, seen=True)
         if unknown:
             self._note("Adopted", f"replicas {_list(unknown)} are not in the record: they are taken over")
@@ -232,8 +235,10 @@ class _Draft:
             self._start(wanted)
         if is_over and self._wish.clean is CleanPolicy.NONE:
             return
-        keeps = not (is_over and not self._live and self._wish.clean is CleanPolicy.ALL)
-        for index in _old(self._seen.values(), MOST_KEPT if keeps else 0):
+        kept = len(self._seen) if is_over else MOST_KEPT
+        if is_over and not self._live and self._wish.clean is CleanPolicy.ALL:
+            kept = 0
+        for index in _old(self._seen.values(), kept):
             self._removals.setdefault(index, "it has ended")
         for index, seen in self._seen.items():
             is_there = seen.phase is not Phase.ENDED or seen.lingers

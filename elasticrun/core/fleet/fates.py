@@ -38,6 +38,10 @@ class Fate(Enum):
     MORE_MEMORY = "more memory"  # the same, and with more memory
 
 
+#: What one replica alone proves of the whole job.
+OF_JOB = frozenset({Fate.SUCCEEDED, Fate.JOB_FAILED})
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """Of one replica."""
