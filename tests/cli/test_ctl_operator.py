@@ -20,8 +20,8 @@ def test_it_prints_what_is_to_be_installed() -> None:
     done = invoke("--crds", "--rbac", "--namespace", "a", "--namespace", "b")
     assert done.exit_code == 0
     kinds = [it["kind"] for it in yaml.safe_load_all(done.stdout)]
-    each = ["ServiceAccount", "Role", "RoleBinding"]
-    assert kinds == ["CustomResourceDefinition"] * 3 + each + each
+    each = ["Role", "RoleBinding"]
+    assert kinds == ["CustomResourceDefinition"] * 3 + ["ServiceAccount"] + each + each
     documents = [it["kind"] for it in yaml.safe_load_all(invoke("--rbac").stdout)]
     assert documents == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"]
 

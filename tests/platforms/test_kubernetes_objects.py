@@ -335,10 +335,25 @@ def test_the_operator_may_not_read_secrets_nor_change_jobs() -> None:
         "watch",
     }
     assert not any(verb == "*" or resource == "*" for resource, verb in verbs)
-    text = installation(True, True, ("a", "b"))
+    text = installation(True, True, ("a", "b", "a"))
     assert text.count("\nkind: Role\n") == 2
     assert "&id" not in text
     assert text.startswith("---\napiVersion: apiextensions.k8s.io/v1")
+
+
+@pytest.mark.parametrize(
+    ("namespaces", "home", "places"),
+    [(("a", "b", "a"), "a", ["a", "b"]), ((), "default", [None])],
+)
+def test_one_account_has_rights_in_each_namespace(
+    namespaces: tuple[str, ...], home: str, places: list[str | None]
+) -> None:
+    account, *rest = rbac(*namespaces)
+    assert account["metadata"] == {"name": "elasticrun-operator", "namespace": home}
+    assert [it["metadata"].get("namespace") for it in rest] == [it for it in places for _ in range(2)]
+    for role, binding in zip(rest[::2], rest[1::2], strict=True):
+        assert binding["subjects"] == [{"kind": "ServiceAccount", **account["metadata"]}]
+        assert binding["roleRef"]["kind"] == role["kind"] == ("Role" if places[0] else "ClusterRole")
 
 
 # -- status

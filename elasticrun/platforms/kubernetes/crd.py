@@ -226,21 +226,29 @@ _RULES: list[dict[str, list[str]]] = [
 ]
 
 
-def rbac(
-    namespace: str, *, everywhere: bool = False, name: str = "elasticrun-operator"
-) -> list[dict[str, Any]]:
-    """A service account in a namespace with the rights that the operator needs there, or in all of them."""
-    api, prefix = "rbac.authorization.k8s.io", "Cluster" if everywhere else ""
-    account = {"name": name, "namespace": namespace}
-    bound = {"name": name} if everywhere else account
+def rbac(*namespaces: str, name: str = "elasticrun-operator") -> list[dict[str, Any]]:
+    """One service account, as a pod has only one, with the rights that the operator needs in each namespace.
+
+    It is in the first of them; if there is none, in ``default``, with rights in all namespaces.
+    """
+    account = {"name": name, "namespace": next(iter(namespaces), "default")}
+    places = [{"name": name, "namespace": namespace} for namespace in dict.fromkeys(namespaces)]
+    found: list[dict[str, Any]] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}]
+    for bound in places or [{"name": name}]:
+        found += _bound(bound, account)
+    return found
+
+
+def _bound(place: dict[str, str], account: dict[str, str]) -> list[dict[str, Any]]:
+    """A role, in a namespace or everywhere, and that this account has it."""
+    api, prefix = "rbac.authorization.k8s.io", "" if "namespace" in place else "Cluster"
     return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
-        {"apiVersion": f"{api}/v1", "kind": f"{prefix}Role", "metadata": bound, "rules": _RULES},
+        {"apiVersion": f"{api}/v1", "kind": f"{prefix}Role", "metadata": place, "rules": _RULES},
         {
             "apiVersion": f"{api}/v1",
             "kind": f"{prefix}RoleBinding",
-            "metadata": bound,
-            "roleRef": {"apiGroup": api, "kind": f"{prefix}Role", "name": name},
+            "metadata": place,
+            "roleRef": {"apiGroup": api, "kind": f"{prefix}Role", "name": place["name"]},
             "subjects": [{"kind": "ServiceAccount", **account}],
         },
     ]

@@ -12,8 +12,5 @@ def installation(with_crds: bool, with_rbac: bool, namespaces: Sequence[str]) ->
     """The definitions of what the operator keeps, and its rights in each of these namespaces, or in all."""
     documents = crds() if with_crds else []
     if with_rbac:
-        for namespace in namespaces:
-            documents += rbac(namespace)
-        if not namespaces:
-            documents += rbac("default", everywhere=True)
+        documents += rbac(*namespaces)
     return as_yaml((), documents)
