@@ -379,12 +379,26 @@ def test_what_names_no_job_leads_to_no_request(name: str) -> None:
     assert noticed == []
 
 
-def test_a_result_that_may_not_be_told_keeps_no_pod_from_its_start() -> None:
+def test_what_another_version_has_added_to_the_record_leads_to_no_writes() -> None:
+    server = Server()
+    passes(server, 2)
+    server.job["status"]["fleet"] |= {"later": [1], "live": [*server.job["status"]["fleet"]["live"]]}
+    server.job["status"]["fleet"]["live"][0]["later"] = True
+    writes = server.writes
+    passes(server, 3)
+    assert server.writes == writes
+    server.pods.pop("digits-3")
+    passes(server)
+    assert server.writes == writes + 1
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 422])
+def test_a_result_that_cannot_be_told_keeps_no_pod_from_its_start(status: int) -> None:
     server = Server()
 
     def forbidden(request: str) -> None:
         if request.startswith("PATCH") and "/scaleouts/" in request:
-            raise ApiError("no right to", 403, "Forbidden")
+            raise ApiError("no right to", status)
 
     server.before = forbidden
     server.job["spec"]["roles"][0]["replicas"] = 2
@@ -393,3 +407,23 @@ def test_a_result_that_may_not_be_told_keeps_no_pod_from_its_start() -> None:
     platform.notice_operation("scaleouts", operation("1", count=1), False)
     asyncio.run(Keeper(platform, lambda: 1000.0).reconcile("default/digits"))
     assert len(server.pods) == 3
+
+
+@pytest.mark.parametrize("status", [0, 401, 429, 500])
+def test_a_result_that_could_not_be_told_is_told_later(status: int) -> None:
+    server, refusals = Server(), [ApiError("not now", status)]
+
+    def busy(request: str) -> None:
+        if request.startswith("PATCH") and "/scaleouts/" in request and refusals:
+            raise refusals.pop()
+
+    server.before = busy
+    server.job["spec"]["roles"][0]["replicas"] = 2
+    platform = Kubernetes(server, lambda: 1000.0)  # type: ignore[arg-type] # it has what is used of it
+    platform.notify(lambda _: None)
+    platform.notice_operation("scaleouts", operation("1", count=1), False)
+    keeper = Keeper(platform, lambda: 1000.0)
+    with pytest.raises(PlatformError, match="not now"):
+        asyncio.run(keeper.reconcile("default/digits"))
+    asyncio.run(keeper.reconcile("default/digits"))
+    assert [shown["phase"] for _, shown in server.told] == ["Running"]

@@ -22,7 +22,7 @@ from typing import Any
 from elasticrun.core.fleet.replicas import Decision, Note, Operation, Remove, Result, ScalePhase, Start
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.dataclass import dataclass
-from elasticrun.platforms.kubernetes.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError
+from elasticrun.platforms.kubernetes.api import CONFLICT, NOT_FOUND, Api, ApiError
 from elasticrun.platforms.kubernetes.names import (
     API_VERSION,
     JOB_LABEL,
@@ -174,7 +174,7 @@ class Kubernetes:
         try:
             await self._api.merge(operation_path(namespace, plural, name), {"status": shown})
         except ApiError as error:
-            if error.status not in (NOT_FOUND, FORBIDDEN):
+            if not error.is_final:
                 raise
             log.warning("%s: the result of %s cannot be told: %s", job, name, error)
         if result.key in self._operations.get(job, {}):  # a notice may have come first
@@ -188,7 +188,7 @@ class Kubernetes:
         self, job: str, found: Mapping[str, Any], status: dict[str, Any], pods: int | None = None
     ) -> bool:
         before = found.get("status") or {}
-        if all(before.get(key) == value for key, value in status.items()):
+        if _shows(before, status):
             return True
         if pods is not None:
             status["podsVersion"] = str(pods)
@@ -269,6 +269,13 @@ class Kubernetes:
         }
         with contextlib.suppress(ApiError):  # it is in the log as well
             await self._api.create(core_path(metadata["namespace"], "events"), body)
+
+
+def _shows(before: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether nothing has to be written: what another version has added to the record outlives each merge."""
+    if "fleet" in status and record_of(before) != record_of(status):
+        return False
+    return all(before.get(key) == value for key, value in status.items() if key != "fleet")
 
 
 def _split(job: str) -> tuple[str, str]:

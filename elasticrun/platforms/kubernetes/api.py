@@ -23,6 +23,7 @@ _TIMEOUT = 30.0  # seconds of one request
 _SHOWN = 300
 CONFLICT, FORBIDDEN, NOT_FOUND = 409, 403, 404
 _UNKNOWN = 401  # who asks
+_LATE, _TOO_MANY = 408, 429
 #: How a change of a part is written.
 MERGE = "application/merge-patch+json"
 
@@ -34,6 +35,11 @@ class ApiError(PlatformError):
         super().__init__(text)
         self.status = status
         self.reason = reason
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same request would be refused again."""
+        return 400 <= self.status < 500 and self.status not in (_UNKNOWN, _LATE, _TOO_MANY)
 
 
 async def access(kubeconfig: str | None) -> Any:
