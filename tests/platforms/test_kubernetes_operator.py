@@ -37,6 +37,14 @@ class Server:
         self.asked.append("close")
 
 
+def test_the_server_is_asked_only_for_pods_of_jobs() -> None:
+    watching = operator._settings().watching
+    if not hasattr(watching, "label_selectors"):
+        pytest.skip("this kopf cannot have the server choose")
+    assert watching.label_selectors["", "v1", "pods"] == "elasticrun.io/job"
+    assert len(watching.label_selectors) == 1
+
+
 def lacking(server: Any, *namespaces: str) -> str:
     return asyncio.run(operator._lacking(server, namespaces))
 

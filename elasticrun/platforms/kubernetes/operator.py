@@ -178,6 +178,10 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.error_backoffs = _Pauses()
     settings.scanning.disabled = True  # it may not list definitions and namespaces, and need not
     settings.watching.server_timeout = 300  # seconds of one watch; whole ones, as the server wants
+    if hasattr(
+        settings.watching, "label_selectors"
+    ):  # else kopf reads all pods, and leaves out others itself
+        settings.watching.label_selectors["", "v1", "pods"] = JOB_LABEL
     return settings
 
 
