@@ -61,7 +61,7 @@ class _Scale(click.Group):
     cls=_Scale, epilog=EXIT_CODES, subcommand_metavar="[N|MIN:MAX|--role ROLE=N|in|out|cancel] [OPTIONS]"
 )
 def scale() -> None:
-    r"""Change the number of nodes: to N, or to at least MIN and at most MAX, or by some.
+    """Change the number of nodes: to N, or to at least MIN and at most MAX, or by some.
 
     \b
     elastic-ctl scale 2:4            run with 2 to 4 nodes from now on
@@ -69,7 +69,7 @@ def scale() -> None:
     elastic-ctl scale in --count 1   one node leaves, and nothing replaces it
     elastic-ctl scale out --count 1 --timeout 600
     elastic-ctl scale cancel         wait no more for nodes of scale out
-    """
+    """  # noqa: D301 # for click it has to be that character
 
 
 @scale.command(_BOUNDS, hidden=True, epilog=EXIT_CODES)
