@@ -26,22 +26,28 @@ _NEEDS = ("kopf", "kubernetes")
     "--kubeconfig",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="How to reach the cluster (default: KUBECONFIG, else the service account of this pod).",
+    help="How to reach the cluster (default: KUBECONFIG, else ~/.kube/config if there is one, else the"
+    " service account of this pod).",
 )
-@click.option("--crds", is_flag=True, help="Print the definition of ElasticJob as YAML, and exit.")
+@click.option(
+    "--crds",
+    is_flag=True,
+    help="Print the definitions of ElasticJob, ScaleOut and ScaleIn as YAML, and exit.",
+)
 @click.option(
     "--rbac",
     is_flag=True,
-    help="Print a service account with the rights that it needs, in each --namespace or in all, and exit.",
+    help="Print one service account with the rights that it needs, in each --namespace or in all, and exit;"
+    " the account is in the first --namespace, or in default.",
 )
 def operator(namespaces: tuple[str, ...], kubeconfig: str | None, crds: bool, rbac: bool) -> None:
-    r"""Run the pods of ElasticJobs, until SIGTERM: start them, replace what is lost, suspend and resume.
+    """Run the pods of ElasticJobs, until SIGTERM: start them, replace what is lost, suspend and resume.
 
     \b
     elastic-ctl operator --crds | kubectl apply -f -
     elastic-ctl operator --namespace training --rbac | kubectl apply -f -
     elastic-ctl operator --namespace training
-    """
+    """  # noqa: D301 # for click it has to be that character
     with exit_on_errors():
         if crds or rbac:
             _print(crds, rbac, namespaces)

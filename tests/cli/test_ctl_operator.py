@@ -26,6 +26,14 @@ def test_it_prints_what_is_to_be_installed() -> None:
     assert documents == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding"]
 
 
+@pytest.mark.parametrize("verb", sorted(group.commands))
+def test_examples_in_a_help_keep_their_lines(verb: str) -> None:
+    text = CliRunner().invoke(group, [verb, "--help"]).stdout
+    assert "\\b" not in text
+    if verb == "operator":
+        assert "\n  elastic-ctl operator --crds | kubectl apply -f -\n" in text
+
+
 def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
     pytest.importorskip("kubernetes")
     done = invoke("--kubeconfig", tmp_path / "none")
