@@ -130,6 +130,29 @@ def test_a_job_gets_its_pods_and_what_they_need() -> None:
     assert server.writes == writes  # nothing has changed, so nothing is written
 
 
+def test_what_pods_need_is_made_again_but_no_other_token_while_some_run() -> None:
+    server = Server()
+    platform = Kubernetes(server, lambda: 1000.0)  # type: ignore[arg-type] # it has what is used of it
+    keeper = Keeper(platform, lambda: 1000.0)
+
+    def made(*gone: str) -> list[str]:
+        """What is made once these pods are gone, beside others and what is told."""
+        server.others.clear()
+        for name in gone:
+            del server.pods[name]
+        for pod in server.pods.values():
+            shown = {"name": "main", "state": {"running": {}}}
+            pod["status"] = {"phase": "Running", "containerStatuses": [shown]}
+        asyncio.run(keeper.reconcile("default/digits"))
+        return [it["kind"] for it in server.others if it["kind"] != "Event"]
+
+    assert made() == ["Service", "Secret"]
+    assert made() == []
+    assert made("digits-3") == ["Service"]
+    assert made() == []
+    assert made("digits-0", "digits-1", "digits-2", "digits-4") == ["Service", "Secret"]
+
+
 def test_a_list_of_pods_is_no_older_than_what_is_known() -> None:
     server = Server()
     passes(server)

@@ -19,7 +19,16 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Decision, Note, Operation, Remove, Result, ScalePhase, Start
+from elasticrun.core.fleet.replicas import (
+    Decision,
+    Note,
+    Operation,
+    Phase,
+    Remove,
+    Result,
+    ScalePhase,
+    Start,
+)
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.dataclass import dataclass
 from elasticrun.platforms.kubernetes.api import CONFLICT, NOT_FOUND, Api, ApiError
@@ -61,7 +70,7 @@ class Kubernetes:
     def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
         self._api = api
         self._clock = clock
-        self._prepared: dict[str, str] = {}  # uids of jobs whose Service and Secret are there
+        self._prepared: dict[str, tuple[str, str]] = {}  # jobs, as read, whose Service and Secret are there
         self._versions: dict[str, int] = {}  # the newest of each job's pods that is known
         # What is asked of a job, by uid, as far as it has not ended: the plural of its kind, and the object.
         self._operations: dict[str, dict[str, tuple[str, Mapping[str, Any]]]] = {}
@@ -203,7 +212,7 @@ class Kubernetes:
 
     async def start(self, job: str, sight: Sight, start: Start) -> None:
         found: Mapping[str, Any] = sight.token.job
-        await self._prepare(job, found)
+        await self._prepare(job, found, sight)
         try:
             pod = pod_of(found, start)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -221,14 +230,18 @@ class Kubernetes:
         if any(owner_of(pod) != job["metadata"]["uid"] for pod in listed["items"]):
             raise PlatformError(f"there is a pod {name} already, which is not of this job")
 
-    async def _prepare(self, job: str, found: Mapping[str, Any]) -> None:
-        """What pods need to find one another; it has to be there before them."""
-        uid = found["metadata"]["uid"]
-        if self._prepared.get(job) == uid:
+    async def _prepare(self, job: str, found: Mapping[str, Any], sight: Sight) -> None:
+        """What pods need to find one another; it has to be there before them.
+
+        Somebody may have deleted it since. But while pods run, others with a new token could not join them.
+        """
+        read = found["metadata"]["uid"], found["metadata"]["resourceVersion"]
+        if self._prepared.get(job) == read:
             return
         await self._create("services", found, service_of(found))
-        await self._create("secrets", found, secret_of(found, secrets.token_urlsafe(_TOKEN_BYTES)))
-        self._prepared[job] = uid
+        if not any(each.phase is Phase.RUNNING for each in sight.seen):
+            await self._create("secrets", found, secret_of(found, secrets.token_urlsafe(_TOKEN_BYTES)))
+        self._prepared[job] = read
 
     async def _create(self, kind: str, job: Mapping[str, Any], body: Mapping[str, Any]) -> Any:
         """The object as it is now; None if there was one of this name."""
