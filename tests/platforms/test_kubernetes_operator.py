@@ -13,7 +13,7 @@ if not all(map(find_spec, ("kopf", "kubernetes"))):
     pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
 
 from elasticrun.platforms.kubernetes import operator
-from elasticrun.platforms.kubernetes.api import ApiError
+from elasticrun.platforms.kubernetes.api import Api, ApiError
 from elasticrun.platforms.protocol import PlatformError
 
 JOBS = "/apis/elasticrun.io/v1alpha1"
@@ -78,7 +78,7 @@ def test_an_operator_that_may_not_see_all_it_should_ends(
     async def connect(_: str | None) -> Server:
         return server
 
-    monkeypatch.setattr(operator.Api, "connect", connect)
+    monkeypatch.setattr(Api, "connect", connect)
 
     async def work() -> None:
         until, ready = asyncio.Event(), asyncio.Event()

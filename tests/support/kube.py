@@ -154,8 +154,12 @@ class Kube:
     def wait_count(self, count: Callable[[], int], total: int, what: str) -> None:
         """Return once there are so many, however slowly they come: only a standstill is a hang."""
         known = count()
+
+        def have_come() -> bool:
+            return count() > known
+
         while known < total:
-            self.wait(lambda seen=known: count() > seen, f"{what}: {known + 1} of {total}")
+            self.wait(have_come, f"{what}: {known + 1} of {total}")
             known = count()
 
     def close(self) -> None:
