@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import kubernetes
 
-#: A fixture whose tests all run in one process, as starting it takes long.
+#: A fixture whose tests all run in one process, as starting it takes long. It ends with them: it would take a
+#: tenth of a core, and 1 GB, for as long as other tests run.
 CONTROL_PLANE = "control_plane"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kubernetes.ControlPlane]:
     """A real API server of Kubernetes, with the CRDs for which there are manifests."""
     if reason := kubernetes.why_not():
