@@ -155,28 +155,31 @@ class Platform:
         assert record.failures <= self.wish.max_failures + 1 + 7  # those that were live
 
 
-@given(WISHES, st.lists(EVENTS, max_size=30))
-@settings(max_examples=300)
-def test_the_rules_hold_whatever_happens(
-    wish: Wish, events: list[tuple[str, int, int | None, Cause | None]]
-) -> None:
+Events = list[tuple[str, int, int | None, Cause | None]]
+
+
+def after(wish: Wish, events: Events) -> Platform:
+    """A platform on which these have happened, with a decision after each of them."""
     platform = Platform(wish)
     platform.decide()
     for kind, number, code, cause in events:
         platform.happen(kind, number, code, cause)
         platform.decide(number if kind == "crash" else 99)
+    return platform
+
+
+@given(WISHES, st.lists(EVENTS, max_size=30))
+@settings(max_examples=300)
+def test_the_rules_hold_whatever_happens(wish: Wish, events: Events) -> None:
+    after(wish, events)
 
 
 @given(WISHES, st.lists(EVENTS, max_size=15))
 @settings(max_examples=200)
 def test_once_nothing_happens_any_more_what_is_wanted_runs_or_the_job_is_over(
-    wish: Wish, events: list[tuple[str, int, int | None, Cause | None]]
+    wish: Wish, events: Events
 ) -> None:
-    platform = Platform(wish)
-    platform.decide()
-    for kind, number, code, cause in events:
-        platform.happen(kind, number, code, cause)
-        platform.decide(number if kind == "crash" else 99)
+    platform = after(wish, events)
     platform.wish = replace(platform.wish, suspended=False)
     for _ in range(8 + 3 * platform.asked):
         platform.now += 400.0
