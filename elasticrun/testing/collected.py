@@ -15,7 +15,9 @@ it tells the files that are needed, and the others are collected, too.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import json
 import os
 import socket
@@ -24,6 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+
+from elasticrun.testing import mark
 
 
 class _Session:
@@ -80,6 +84,7 @@ class _Serving:
             plugins.unregister(reporter)  # ranks have nobody to report to but the calling session
         config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all ranks
         _have_capture(plugins)
+        _import_torch(session.items)
         self._serve()
         return True
 
@@ -101,6 +106,14 @@ def _have_capture(plugins: pytest.PytestPluginManager) -> None:
 
     plugins.unregister(name="capturemanager")
     plugins.register(CaptureManager(_Session.capture), "capturemanager")  # type: ignore[arg-type]
+
+
+def _import_torch(items: Sequence[pytest.Item]) -> None:
+    """Import torch if a test needs it for its process group: else each rank would, as tests may not do so."""
+    found = [it for item in items if (it := item.get_closest_marker(mark.NAME)) is not None]
+    if any(it.kwargs.get("backend", mark.BACKEND) is not None for it in found):
+        with contextlib.suppress(ImportError):  # each test that needs it says so
+            importlib.import_module("torch.distributed")
 
 
 def _needed(number: int) -> list[str]:

@@ -6,22 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from elasticrun.testing import mark
+
 if TYPE_CHECKING:
     from elasticrun.testing.running import Runner
 
-MARK = "distributed"
-_SPOKEN = f"mark.{MARK}".encode()  # where a file says this, tests may have the mark
+_SPOKEN = f"mark.{mark.NAME}".encode()  # where a file says this, tests may have the mark
 _RUNNER = pytest.StashKey["Runner"]()
 _IS_EARLY = pytest.StashKey[bool]()  # whether ranks may be prepared before the first test that needs them
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the mark known."""
-    config.addinivalue_line(
-        "markers",
-        f"{MARK}(nproc=2, nodes=1, backend='gloo', timeout=60, **options): run the test on every rank of a "
-        "job; options are those of elasticrun.launch",
-    )
+    config.addinivalue_line("markers", mark.HELP)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -71,15 +68,15 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run a distributed test on its ranks, and report what they report."""
-    mark = item.get_closest_marker(MARK)
-    if mark is None or _is_rank() or item.config.getoption("setuponly", default=False):
+    found = item.get_closest_marker(mark.NAME)
+    if found is None or _is_rank() or item.config.getoption("setuponly", default=False):
         return None
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     runner = _runner(item.session)
     if not runner.knows:
         runner.tell(_files(item.session))
-    for report in runner.run(item, mark):
+    for report in runner.run(item, found):
         hook.pytest_runtest_logreport(report=report)
     _tear_down(item, nextitem)
     hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -117,7 +114,7 @@ def _is_rank() -> bool:
 
 def _files(session: pytest.Session) -> list[str]:
     """The files with distributed tests of this session."""
-    return sorted({str(it.path) for it in session.items if it.get_closest_marker(MARK) is not None})
+    return sorted({str(it.path) for it in session.items if it.get_closest_marker(mark.NAME) is not None})
 
 
 def _runner(session: pytest.Session) -> Runner:

@@ -1,4 +1,8 @@
-"""What a rank does: run one collected test by pytest's own protocol, within a process group."""
+"""What a rank does: run one collected test by pytest's own protocol, within a process group.
+
+The ranks of a test are on one host, so they meet in a file. Torch's TCPStore asks the name server what the
+address that it connects to is called, and an answer that does not come costs a test 5 s.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,14 @@ from typing import Any
 
 import pytest
 
+from elasticrun.agent.workers.env import ROUND_VARIABLE
 from elasticrun.dataclass import dataclass
 from elasticrun.testing.collected import session
 from elasticrun.testing.counting import Settings, counted
 
-#: A key of the group's store: this rank has run its test.
-_DONE = "elasticrun/done/{}"
-_PATIENCE = 2.0  # seconds that rank 0 gives the others for that
+#: A key of the group's store: this rank has joined.
+_JOINED = "elasticrun/joined/{}"
+_PATIENCE = 2.0  # seconds that a rank that is through gives the others for that
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +67,9 @@ def run_test(
     capture.start_global_capturing()
     _have_own_directory(item.config)
     item.config.pluginmanager.register(reports, "elasticrun-reports")
-    if _joined(item, backend, reports):
+    if backend is None or _joined(item, backend, reports):
         with counted(counts):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-        atexit.register(_leave, backend, reports)  # once this rank has told its reports
     to_data = item.config.hook.pytest_report_to_serializable
     found = tuple(to_data(config=item.config, report=each) for each in reports.found)
     return RankReports(found, reports.failed_at, int(ends_round and reports.failed_at is not None))
@@ -85,14 +89,16 @@ def _have_own_directory(config: pytest.Config) -> None:
     factory._basetemp = own
 
 
-def _joined(item: pytest.Item, backend: str | None, reports: _Reports) -> bool:
+def _joined(item: pytest.Item, backend: str, reports: _Reports) -> bool:
     """Join the process group; False: that failed, and is reported as a failed setup."""
-    if backend is None:
-        return True
     try:
-        import torch.distributed
+        import torch.distributed as dist
 
-        torch.distributed.init_process_group(backend)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        store = _meeting_point(item.config)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+        store.set(_JOINED.format(rank), "")
+        atexit.register(_leave, store, reports)  # once this rank has told its reports
     except Exception as error:  # noqa: BLE001 whatever it is, it is why this test cannot run
         advice = "; give backend=None to a test without torch" if isinstance(error, ImportError) else ""
         why = f"no process group with backend {backend} ({type(error).__name__}: {error}){advice}"
@@ -103,25 +109,29 @@ def _joined(item: pytest.Item, backend: str | None, reports: _Reports) -> bool:
     return True
 
 
-def _leave(backend: str | None, reports: _Reports) -> None:
-    """Leave the process group, unless the test has; a peer that is gone is no failure of the test.
+def _meeting_point(config: pytest.Config) -> Any:
+    """The store in which the ranks of this round meet: no other job and no other round has its file."""
+    from torch.distributed import FileStore  # type: ignore[attr-defined]  # documented all the same
 
-    Gloo takes 20 ms to take a group to pieces, as it waits for two ticks of a thread's. The end of the
-    process does it at once, so that is left to it. A rank that has failed still does it itself, so that
-    whoever waits for it hears so. Rank 0 has the store, which others may need a little longer.
+    job, number = os.environ["TORCHELASTIC_RUN_ID"], os.environ[ROUND_VARIABLE]
+    file = temporary(config).getbasetemp().parent / f"group-{job}-{number}"
+    return FileStore(str(file), int(os.environ["WORLD_SIZE"]))
+
+
+def _leave(store: Any, reports: _Reports) -> None:
+    """Leave the process group, unless the test has.
+
+    A rank that ends while another one still connects to it would make that one's test fail.
+
+    Gloo takes 20 ms to take a group to pieces, as it waits for two ticks of a thread's. The process's end
+    does it at once, so it is left to that. A rank that has failed still does it itself, so that whoever waits
+    for it hears so.
     """
-    if backend is None:
-        return
     import torch.distributed as dist
 
-    if not dist.is_initialized():
-        return
-    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
-    with contextlib.suppress(RuntimeError):  # the store, or a rank that is waited for, is gone
-        if rank:
-            store.set(_DONE.format(rank), "")
-        if reports.failed_at is not None or dist.get_backend() != "gloo":
+    with contextlib.suppress(RuntimeError):  # a peer that is gone is no failure of the test
+        others = [_JOINED.format(rank) for rank in range(int(os.environ["WORLD_SIZE"]))]
+        store.wait(others, timedelta(seconds=_PATIENCE))
+    if dist.is_initialized() and (reports.failed_at is not None or dist.get_backend() != "gloo"):
+        with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
-        elif rank == 0:
-            others = [_DONE.format(each) for each in range(1, dist.get_world_size())]
-            store.wait(others, timedelta(seconds=_PATIENCE))

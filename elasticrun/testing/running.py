@@ -16,6 +16,7 @@ from elasticrun.launching.call import read_all
 from elasticrun.launching.job import Job
 from elasticrun.launching.server import Server
 from elasticrun.testing.counting import settings
+from elasticrun.testing.mark import BACKEND
 from elasticrun.testing.merging import as_failure, merge
 from elasticrun.testing.ranks import RankReports, run_test, temporary
 
@@ -82,18 +83,18 @@ class Runner:
         found: Found = {}
         try:
             options = _options(mark)
-            timeout, backend = options.pop("timeout", TIMEOUT), options.pop("backend", "gloo")
+            timeout, backend = options.pop("timeout", TIMEOUT), options.pop("backend", BACKEND)
             server = self._open()
             restarts = options.get("max_restarts") not in (None, 0)
             self._is_used = True
-            args = (item.nodeid, backend, settings(self._config), restarts)
+            args = (_own_id(item), backend, settings(self._config), restarts)
             with start(run_test, *args, preload=(), server=server, **options) as job:
                 found, problem = _watched(job, timeout, timeout if restarts else GRACE)
             if job.is_abandoned:
                 problem = self._epitaph(problem)
         except ElasticRunError as error:
             problem = str(error)
-        reports = self._reports(found)
+        reports = self._reports(item, found)
         self._has_forked |= bool(found)
         if problem:
             reports = _with_problem(reports, item, problem, began)
@@ -139,14 +140,23 @@ class Runner:
             self._broken = text  # it would be the same again
         return text
 
-    def _reports(self, found: Mapping[int, RankReports]) -> list[pytest.TestReport]:
+    def _reports(self, item: pytest.Item, found: Mapping[int, RankReports]) -> list[pytest.TestReport]:
         to_report = self._config.hook.pytest_report_from_serializable
         reports = {
             rank: [to_report(config=self._config, data=data) for data in each.reports]
             for rank, each in found.items()
         }
         failed = {rank: each.failed_at for rank, each in found.items() if each.failed_at is not None}
-        return merge(reports, sorted(failed, key=lambda rank: failed[rank]))
+        merged = merge(reports, sorted(failed, key=lambda rank: failed[rank]))
+        for report in merged:
+            report.nodeid = item.nodeid
+        return merged
+
+
+def _own_id(item: pytest.Item) -> str:
+    """The id that the test has on the ranks: pytest-xdist appends its group to ``nodeid`` here."""
+    assert item.parent is not None, "the session is no test"
+    return f"{item.parent.nodeid}::{item.name}"
 
 
 def _watched(job: Job, timeout: float, grace: float) -> tuple[Found, str]:

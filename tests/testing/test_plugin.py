@@ -73,7 +73,8 @@ def test_a_body_runs_on_every_rank_with_its_fixtures(pytester: pytest.Pytester) 
     result.stdout.fnmatch_lines(["SKIPPED*not here", "XFAIL*known"])
 
 
-def test_a_rank_that_is_through_waits_for_those_that_need_its_store(pytester: pytest.Pytester) -> None:
+def test_ranks_meet_without_a_name_server_and_without_each_other(pytester: pytest.Pytester) -> None:
+    """Torch's TCPStore asks for the name of each address, and ends with rank 0."""
     pytest.importorskip("torch")
     result = run(
         pytester,
@@ -86,10 +87,41 @@ def test_a_rank_that_is_through_waits_for_those_that_need_its_store(pytester: py
             store = dist.distributed_c10d._get_default_store()
             for _ in range(500 * dist.get_rank()):
                 store.add("count", 1)
+            while isinstance(store, dist.PrefixStore):
+                store = store.underlying_store
+            assert type(store) is dist.FileStore
         """,
     )
     result.assert_outcomes(passed=1)
-    assert "TCPStore" not in result.stdout.str() + result.stderr.str()
+    assert "Store" not in result.stdout.str() + result.stderr.str()
+
+
+@pytest.mark.torch
+def test_a_rank_that_is_through_at_once_spoils_no_other(pytester: pytest.Pytester) -> None:
+    """Those that still connect to it would fail, in one of twenty such tests. Here no test imports torch."""
+    pytester.makeconftest(
+        """
+        import os, pytest, sys
+        at_fork = set()
+        os.register_at_fork(after_in_child=lambda: at_fork.update(sys.modules))
+
+        @pytest.fixture
+        def imported_before():
+            return at_fork
+        """
+    )
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.distributed(nproc=4)
+        @pytest.mark.parametrize("number", range(60))
+        def test_nothing(number, imported_before):
+            assert "torch" in imported_before
+        """,
+    )
+    result.assert_outcomes(passed=60)
 
 
 def test_failures_are_shown_with_their_ranks(pytester: pytest.Pytester) -> None:
@@ -481,18 +513,22 @@ def test_ranks_that_no_test_needs_are_not_prepared(
             os.kill(pid, 0)
 
 
-def test_sessions_of_several_processes_have_ranks_each(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize("way", ["load", "loadgroup"])
+def test_sessions_of_several_processes_have_ranks_each(pytester: pytest.Pytester, way: str) -> None:
+    """Pytest-xdist appends the name of a group to the ids of its tests."""
     pytest.importorskip("xdist")
     result = run(
         pytester,
         """
         import os, pytest
+        @pytest.mark.xdist_group("ranks")
         @pytest.mark.distributed(nproc=2, backend=None)
         @pytest.mark.parametrize("number", range(4))
         def test_rank(number):
             assert os.environ["WORLD_SIZE"] == "2"
         """,
         "-n2",
+        f"--dist={way}",
     )
     result.assert_outcomes(passed=4)
 
