@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import signal
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -63,16 +66,26 @@ class ControlPlane:
 
 
 @contextmanager
+def _alone() -> Iterator[None]:
+    """No other process of this user starts a control plane now: the first one on a machine fetches it."""
+    with (Path(tempfile.gettempdir()) / f"elasticrun-control-plane-{os.getuid()}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def started(folder: Path) -> Iterator[ControlPlane]:
     """Start the control plane, with its CRDs, and stop it again."""
     command = [sys.executable, str(FOLDER / "control_plane.py"), str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    alarm = threading.Timer(DEADLINE, process.terminate)
-    alarm.start()
-    try:
+    with _alone():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        alarm = threading.Timer(DEADLINE, process.terminate)
+        alarm.start()
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("READY"), f"{line}{(folder / 'apiserver.log').read_text()[-3000:]}"
+    try:
+        log = folder / "apiserver.log"
+        assert line.startswith("READY"), f"{line}{log.read_text()[-3000:] if log.exists() else ''}"
         alarm.cancel()
         config = json.loads((folder / "kubeconfig").read_text())
         found = ControlPlane(
