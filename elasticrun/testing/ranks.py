@@ -95,10 +95,10 @@ def _joined(item: pytest.Item, backend: str, reports: _Reports) -> bool:
         import torch.distributed as dist
 
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        store = _meeting_point(item.config)
+        store = _meeting_point(item.config, size)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         store.set(_JOINED.format(rank), "")
-        atexit.register(_leave, store, reports)  # once this rank has told its reports
+        atexit.register(_leave, store, size, reports)  # once this rank has told its reports
     except Exception as error:  # noqa: BLE001 whatever it is, it is why this test cannot run
         advice = "; give backend=None to a test without torch" if isinstance(error, ImportError) else ""
         why = f"no process group with backend {backend} ({type(error).__name__}: {error}){advice}"
@@ -109,16 +109,16 @@ def _joined(item: pytest.Item, backend: str, reports: _Reports) -> bool:
     return True
 
 
-def _meeting_point(config: pytest.Config) -> Any:
+def _meeting_point(config: pytest.Config, size: int) -> Any:
     """The store in which the ranks of this round meet: no other job and no other round has its file."""
     from torch.distributed import FileStore  # type: ignore[attr-defined]  # documented all the same
 
     job, number = os.environ["TORCHELASTIC_RUN_ID"], os.environ[ROUND_VARIABLE]
     file = temporary(config).getbasetemp().parent / f"group-{job}-{number}"
-    return FileStore(str(file), int(os.environ["WORLD_SIZE"]))
+    return FileStore(str(file), size)
 
 
-def _leave(store: Any, reports: _Reports) -> None:
+def _leave(store: Any, size: int, reports: _Reports) -> None:
     """Leave the process group, unless the test has.
 
     A rank that ends while another one still connects to it would make that one's test fail.
@@ -130,7 +130,7 @@ def _leave(store: Any, reports: _Reports) -> None:
     import torch.distributed as dist
 
     with contextlib.suppress(RuntimeError):  # a peer that is gone is no failure of the test
-        others = [_JOINED.format(rank) for rank in range(int(os.environ["WORLD_SIZE"]))]
+        others = [_JOINED.format(rank) for rank in range(size)]
         store.wait(others, timedelta(seconds=_PATIENCE))
     if dist.is_initialized() and (reports.failed_at is not None or dist.get_backend() != "gloo"):
         with contextlib.suppress(RuntimeError):

@@ -10,12 +10,11 @@ import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,26 +66,32 @@ class ControlPlane:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """No other process of this user starts a control plane now: the first one on a machine fetches it."""
-    with (Path(tempfile.gettempdir()) / f"elasticrun-control-plane-{os.getuid()}").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """No other process starts a control plane now: the first one on a machine fetches it."""
+    folder = os.open(FOLDER, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(folder)
 
 
 @contextmanager
 def started(folder: Path) -> Iterator[ControlPlane]:
     """Start the control plane, with its CRDs, and stop it again."""
     command = [sys.executable, str(FOLDER / "control_plane.py"), str(folder)]
-    with _alone():
+    with _alone(), ExitStack() as stack:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        stack.callback(_stop, process)
         alarm = threading.Timer(DEADLINE, process.terminate)
+        stack.callback(alarm.cancel)
         alarm.start()
         assert process.stdout is not None
         line = process.stdout.readline()
-    try:
+        alarm.cancel()
+        running = stack.pop_all()
+    with running:
         log = folder / "apiserver.log"
         assert line.startswith("READY"), f"{line}{log.read_text()[-3000:] if log.exists() else ''}"
-        alarm.cancel()
         config = json.loads((folder / "kubeconfig").read_text())
         found = ControlPlane(
             config["clusters"][0]["cluster"]["server"],
@@ -95,10 +100,11 @@ def started(folder: Path) -> Iterator[ControlPlane]:
         )
         _install(found)
         yield found
-    finally:
-        alarm.cancel()
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=DEADLINE)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE)
 
 
 def _install(control_plane: ControlPlane) -> None:
