@@ -336,14 +336,14 @@ def handled_signal() -> Iterator[Handled]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def interrupt_the_call() -> None:
-    raise Interrupted
-
-
 def test_the_answer_to_an_interrupted_call_is_none_to_the_next(home: Home, handled_signal: Handled) -> None:
-    handled_signal(interrupt_the_call)
     here: Any = multiprocessing.Event()
-    waits, goes_on = threading.Event(), threading.Event()
+    waits, goes_on, interrupted = threading.Event(), threading.Event(), threading.Event()
+
+    def interrupt_the_call() -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            raise Interrupted
 
     def wait() -> str:
         waits.set()
@@ -352,8 +352,11 @@ def test_the_answer_to_an_interrupted_call_is_none_to_the_next(home: Home, handl
 
     def interrupt() -> None:
         assert waits.wait(DEADLINE)
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        # Python calls no handler if the signal came just before the call began to wait.
+        while not interrupted.wait(0.2) and not goes_on.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
+    handled_signal(interrupt_the_call)
     here.wait = wait
     event, counter = afar(home, (here, multiprocessing.Value("i", 7)))
     with ThreadPoolExecutor(1) as pool:
