@@ -37,7 +37,7 @@ from elasticrun.agent.spawner.warm_parents import WarmParents
 from elasticrun.agent.spawner.wire import Message
 from tests.support.processes import title, wait_end
 
-DEADLINE = 30.0  # seconds; an event that takes longer is lost
+DEADLINE = 120.0  # seconds, beyond twice FORK_TIMEOUT; an event that takes longer is lost
 SCRIPT = """
     import os, signal, sys
     print(os.getppid(), "colorsys" in sys.modules, os.environ.get("RANK"), *sys.argv[1:])
@@ -79,7 +79,15 @@ class Node:
                     self.events.remove(event)
                     return event
             self._changed.clear()
-            await asyncio.wait_for(self._changed.wait(), DEADLINE)
+            try:
+                await asyncio.wait_for(self._changed.wait(), DEADLINE)
+            except asyncio.TimeoutError:
+                raise AssertionError(f"nothing more for {DEADLINE:g} s; {self._left()}") from None
+
+    def _left(self) -> str:
+        """What nobody has waited for, and what runs."""
+        running = [Path(f"/proc/{pid}/stat").read_text().split()[:3] for pid in self.children()]
+        return f"events: {self.events}; children of the spawner: {running}"
 
     def imports(self) -> list[bool]:
         """What was told of imports so far, oldest first."""
