@@ -34,7 +34,7 @@ from elasticrun.agent.spawner.client import (
     Swept,
     WarmNews,
 )
-from elasticrun.agent.spawner.orphans import adopt_orphans, kill_orphans
+from elasticrun.agent.spawner.orphans import adopt_orphans, kill_orphans, reap_strangers
 from elasticrun.agent.workers.error_reader import ErrorReader
 from elasticrun.agent.workers.group import CpuPlan, WorkerGroup
 from elasticrun.agent.workers.ports import NodePorts
@@ -224,6 +224,10 @@ class Processes:
             self._post(_no_port(error))
             port, ports = 0, ()
         self._post(GroupGone(round_, port, ports, self._store.is_able))
+
+    def reap_strangers(self) -> None:
+        """Reap what others have left to us, the first process of a container."""
+        reap_strangers((self._spawner.pid, *self._spared()))
 
     def _spawner_died(self) -> None:
         reason = "the spawner process was killed, and the workers with it; this node cannot go on"

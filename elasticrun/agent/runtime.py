@@ -252,6 +252,8 @@ class Agent:
             self._router.window_changed()
             if self._face is not None:
                 self._face.resized()
+        elif signum == signal.SIGCHLD:  # only as init: see ``orphans.py``
+            self._processes.reap_strangers()
         elif signum == self._config.workers.notice_signal:
             name = signal.Signals(signum).name
             self._post(Preempted(f"{name}, the platform's notice that it takes this node away"))

@@ -6,7 +6,7 @@ import contextlib
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ class SignalInbox:
         taken, self._kept = self._kept, []
         return taken
 
-    def wait(self, seconds: float, unmoved_by: int = 0) -> bool:
-        """Wait at most ``seconds`` for a signal; return whether one but ``unmoved_by`` can be taken."""
+    def wait(self, seconds: float, unmoved_by: Collection[int] = ()) -> bool:
+        """Wait at most ``seconds`` for a signal; return whether one but those can be taken."""
         for patience in (0.0, seconds):
             select.select([self._read_end], [], [], patience)
             self._read()
-            if any(number != unmoved_by for number in self._kept):
+            if any(number not in unmoved_by for number in self._kept):
                 return True
         return False
 

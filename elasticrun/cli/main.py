@@ -132,7 +132,7 @@ def launch(
     from elasticrun.cli.import_trimming import import_asyncio_without_ssl, import_hmac_without_openssl
 
     config = _with_run_dir(config)
-    inbox = SignalInbox((*config.workers.signals, *_notice_signals(config), _window_change()))
+    inbox = SignalInbox((*config.workers.signals, *_notice_signals(config), *_other_signals()))
     spawner = fork_spawner(preloaded)
     cpus = _plan_cpus(config)
     _start_warm_parents(config, cpus, spawner)
@@ -145,7 +145,7 @@ def launch(
         import_hmac_without_openssl()
     host = _master_host(config)
     try:
-        host.begin(lambda seconds: inbox.wait(seconds, unmoved_by=_window_change()))
+        host.begin(lambda seconds: inbox.wait(seconds, unmoved_by=_other_signals()))
 
         import asyncio
 
@@ -240,10 +240,11 @@ def _notice_signals(config: LaunchConfig) -> tuple[int, ...]:
     return (number,) if number else ()
 
 
-def _window_change() -> int:
+def _other_signals() -> tuple[int, ...]:
+    """What the agent hears of and is not stopped by: a changed window; for ``orphans.py``, a child's end."""
     import signal
 
-    return signal.SIGWINCH
+    return (signal.SIGWINCH, signal.SIGCHLD) if os.getpid() == 1 else (signal.SIGWINCH,)
 
 
 def _master_host(config: LaunchConfig) -> MasterHost:

@@ -56,10 +56,10 @@ def test_a_wait_before_there_is_a_loop() -> None:
     try:
         assert not inbox.wait(0.0)
         kill_self(signal.SIGWINCH)
-        assert not inbox.wait(0.0, unmoved_by=signal.SIGWINCH)
+        assert not inbox.wait(0.0, unmoved_by=(signal.SIGWINCH,))
         kill_self(signal.SIGTERM)
-        assert inbox.wait(DEADLINE, unmoved_by=signal.SIGWINCH)
-        assert inbox.wait(DEADLINE, unmoved_by=signal.SIGWINCH), "it is not taken yet"
+        assert inbox.wait(DEADLINE, unmoved_by=(signal.SIGWINCH,))
+        assert inbox.wait(DEADLINE, unmoved_by=(signal.SIGWINCH,)), "it is not taken yet"
         assert asyncio.run(main()) == [signal.SIGWINCH, signal.SIGTERM]
         assert not inbox.wait(0.0)
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.director import Worker
 from tests.support.launcher import MODULE, Launcher
-from tests.support.processes import only, titled, wait_end
+from tests.support.processes import DEADLINE, only, titled, wait_end
 
 End = Callable[[Cluster, Launcher, list[Worker]], int]
 
@@ -115,10 +116,13 @@ def zombies() -> dict[int, int]:
 @pytest.mark.root
 def test_as_the_first_process_of_a_container(cluster: Cluster) -> None:
     unshare = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-    launcher = cluster.alone("--max-restarts=1", command=(*unshare, *MODULE))
+    launcher = cluster.alone("--max-restarts=1", command=(*unshare, "setsid", *MODULE))
     (worker,) = cluster.director.round(0, 1)
     assert worker.env["RANK"] == "0"
     agent = only(titled(launcher.mark, "elastic-run: agent"))
+    # Somebody looks into the container, and leaves what ends later; who reads its output waits for that.
+    look = ("nsenter", "--target", str(agent), "--pid", "--mount", "setsid", "sh", "-c", "cat /dev/null &")
+    subprocess.run(look, stdout=subprocess.PIPE, check=True, timeout=DEADLINE)
     worker.ask("orphan")
     worker.tell("exit 1")
     (again,) = cluster.director.round(1, 1)  # so the spawner has swept

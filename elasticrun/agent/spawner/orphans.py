@@ -1,8 +1,11 @@
-"""Killing what is left below the agent after its spawner was killed.
+"""Orphans that become the agent's children: killing those of a dead spawner, reaping those of a container.
 
 The spawner finds everything that workers start because it is their subreaper. If it is killed itself (the
 kernel's OOM killer spares nobody), orphans go to the next subreaper above. That is the agent, so even then
 nothing goes to init and is lost.
+
+The first process of a container is its init. What ``docker exec`` or a probe of Kubernetes leaves behind
+becomes its child, and until it is reaped it counts against the container's limit of processes.
 """
 
 from __future__ import annotations
@@ -42,6 +45,18 @@ def kill_orphans(spared: Collection[int]) -> None:
         for pid in children:
             if not _kill(pid):
                 hopeless.add(pid)
+
+
+def reap_strangers(own: Collection[int]) -> None:
+    """Reap children that have ended and that this process did not start; it never waits.
+
+    ``own``: children that whoever started them reaps. Any other child of our own is in our session, and a
+    stranger is not: a container's runtime gives each command a session of its own.
+    """
+    for pid in children_of(os.getpid()):
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):  # it was reaped meanwhile
+            if pid not in own and os.getsid(pid) != os.getsid(0):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def _kill(pid: int) -> bool:
