@@ -37,7 +37,7 @@ WIDEST = 96  # columns of a command in the manual: a terminal of 100 shows it un
 
 #: What commands of the pages may begin with. Each has a test below, or is no program of ours.
 CHECKED = ("elastic-run", "elastic-ctl", "pip", "openssl", "pytest", "scripts/", "srun")
-FOREIGN = ("echo", "export", "kubectl")
+FOREIGN = ("docker", "echo", "export", "kubectl")
 
 
 def read(page: str) -> str:
