@@ -127,8 +127,9 @@ def _check(form: Format, mine: Given, job: Given, given: dict[str, Any]) -> None
         mine.refuse(own.TIME_LIMIT, f"{flag} has no such limit; leave it out")
     if mine.has(own.RUNTIME) and form.name != "trainjob":
         mine.refuse(own.RUNTIME, f"{flag} has no runtime; leave it out")
-    if mine.has(own.PRIORITY_CLASS) and form.name == "trainjob":
-        mine.refuse(own.PRIORITY_CLASS, f"{flag} takes it from its runtime; leave it out")
+    for row in (own.PRIORITY_CLASS, own.RESTRICTED) if form.name == "trainjob" else ():
+        if mine.has(row):
+            mine.refuse(row, f"{flag} takes it from its runtime; leave it out")
     if mine.has(own.TOKEN_SECRET) and job.on(options.NO_TOKEN):
         raise UsageError("--token-secret and --no-token exclude each other: give one of them")
     if job.has(options.ROLE_COUNTS):
@@ -169,6 +170,7 @@ def _workload(form: Format, mine: Given, job: Given, given: dict[str, Any]) -> W
         gpu=mine.find(own.GPU) or ("nvidia.com/gpu", 0),
         shm=mine.find(own.SHM) or "",
         is_spot=mine.on(own.SPOT),
+        is_restricted=mine.on(own.RESTRICTED),
         queue=mine.find(own.QUEUE) or "",
         priority_class=mine.find(own.PRIORITY_CLASS) or "",
         service_account=mine.find(own.SERVICE_ACCOUNT) or "",

@@ -53,6 +53,11 @@ SPOT = flag(
     "spot", Group.PROGRAM, "May run on nodes that are taken away: tolerate the taints of large clouds.",
     origin=_OURS,
 )
+RESTRICTED = flag(
+    "restricted", Group.PROGRAM,
+    "Ask for no more than the Pod Security Standard of that name allows; only /tmp can be written to.",
+    origin=_OURS,
+)
 QUEUE = Option(
     "queue", Group.PROGRAM, quantities.queue_name, "NAME", "Queue of Kueue or Volcano; partition of Slurm.",
     allowed="the name of a queue", origin=_OURS,
@@ -106,6 +111,6 @@ REPEATED: tuple[Option[Any], ...] = (ENV, NODE_SELECTOR, VOLUME)
 ROWS: tuple[Option[Any], ...] = tuple(row for row in tuple(globals().values()) if isinstance(row, Option))
 #: What means nothing to Slurm.
 OF_KUBERNETES: tuple[Option[Any], ...] = (
-    NAMESPACE, IMAGE, SHM, SPOT, PRIORITY_CLASS, SERVICE_ACCOUNT, PULL_SECRET, TOKEN_SECRET, RUNTIME,
-    KUBERNETES, NODE_SELECTOR, VOLUME,
+    NAMESPACE, IMAGE, SHM, SPOT, RESTRICTED, PRIORITY_CLASS, SERVICE_ACCOUNT, PULL_SECRET, TOKEN_SECRET,
+    RUNTIME, KUBERNETES, NODE_SELECTOR, VOLUME,
 )

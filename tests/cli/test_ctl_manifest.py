@@ -161,6 +161,10 @@ def test_variables_of_the_operator_of_pytorchjob_are_read() -> None:
             ("--priority-class 'low'", "--format trainjob takes it from its runtime", "leave it out"),
         ),
         (
+            ("--format", "trainjob", "--image", "r/x", "--restricted", "train.py"),
+            ("--restricted", "--format trainjob takes it from its runtime", "leave it out"),
+        ),
+        (
             (*BASE, "--env", "TORCHELASTIC_HEALTH_CHECK_PORT=1", "train.py"),
             ("--env cannot set TORCHELASTIC_HEALTH_CHECK_PORT", "its probes ask", "leave it out"),
         ),

@@ -164,6 +164,25 @@ def test_spot_nodes_are_tolerated_only_if_asked_for() -> None:
     assert {"cloud.google.com/gke-spot", "kubernetes.azure.com/scalesetpriority"} <= keys
 
 
+def test_a_restricted_pod_asks_for_nothing_and_can_write_to_tmp() -> None:
+    (pod,) = pods(built("job", replace(ELASTIC, is_restricted=True)))
+    assert pod["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}, "runAsNonRoot": True}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+    assert {"name": "tmp", "emptyDir": {}} in pod["volumes"]
+    assert {"name": "HOME", "value": "/tmp"} in container["env"]
+
+
+def test_a_home_that_was_given_stays() -> None:
+    (pod,) = pods(built("job", replace(ELASTIC, is_restricted=True, env=(("HOME", "/data"),))))
+    assert [each["value"] for each in pod["containers"][0]["env"] if each["name"] == "HOME"] == ["/data"]
+
+
 @pytest.mark.parametrize(
     ("word", "text"),
     [("a", "a"), ("$a", "$a"), ("$(a)", "$$(a)"), ("$$", "$$$$"), ("$$(a)", "$$$$(a)"), ("a$", "a$")],

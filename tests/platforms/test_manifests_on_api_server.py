@@ -47,9 +47,9 @@ WORDS = (
 )
 SCRIPT = ("examples/torch/digits.py", "--steps", "$(STEPS)")
 KUBERNETES = [form for form in FORMATS if form is not SBATCH]
-QUEUE, PRIORITY = ("--queue", "team"), ("--priority-class", "low")
-MORE: dict[str, tuple[str, ...]] = {form.name: PRIORITY for form in KUBERNETES if form.name != "trainjob"}
-MORE |= dict.fromkeys(("kueue", "volcano", "pytorchjob"), (*QUEUE, *PRIORITY))
+QUEUE, PODS = ("--queue", "team"), ("--priority-class", "low", "--restricted")
+MORE: dict[str, tuple[str, ...]] = {form.name: PODS for form in KUBERNETES if form.name != "trainjob"}
+MORE |= dict.fromkeys(("kueue", "volcano", "pytorchjob"), (*QUEUE, *PODS))
 
 #: A field of the last document of each format, and a value that is none.
 MISTAKES = {

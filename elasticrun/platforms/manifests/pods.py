@@ -16,6 +16,7 @@ Manifest = dict[str, Any]
 
 HEALTH_PORT = 8081
 TOKEN_FOLDER = "/var/run/secrets/elasticrun"
+TEMPORARY = "/tmp"
 
 #: Taints of nodes that may be taken away, as the large clouds set or advise them.
 _SPOT = (
@@ -92,6 +93,10 @@ def pod_template(
     spec |= placement(workload)
     spec["automountServiceAccountToken"] = bool(workload.service_account)
     spec["securityContext"] = {"seccompProfile": {"type": "RuntimeDefault"}}
+    may: Manifest = {"allowPrivilegeEscalation": False}
+    if workload.is_restricted:
+        spec["securityContext"]["runAsNonRoot"] = True
+        may |= {"capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
     if workload.priority_class:
         spec["priorityClassName"] = workload.priority_class
     spec["containers"] = [
@@ -103,7 +108,7 @@ def pod_template(
             "ports": [{"name": "health", "containerPort": HEALTH_PORT}],
             **resources(workload),
             **_probes(startup),
-            "securityContext": {"allowPrivilegeEscalation": False},
+            "securityContext": may,
             "volumeMounts": mounts(workload),
         }
     ]
@@ -137,7 +142,9 @@ def _tolerations(workload: Workload) -> list[Manifest]:
 
 def environment(workload: Workload) -> list[Manifest]:
     """The variables of a container."""
-    ours = (("TORCHELASTIC_HEALTH_CHECK_PORT", str(HEALTH_PORT)),)
+    ours = [("TORCHELASTIC_HEALTH_CHECK_PORT", str(HEALTH_PORT))]
+    if workload.is_restricted and not any(name == "HOME" for name, _ in workload.env):
+        ours.append(("HOME", TEMPORARY))  # a user without a name has none, and libraries write there
     return [{"name": name, "value": escaped(value)} for name, value in (*ours, *workload.env)]
 
 
@@ -163,9 +170,11 @@ def _probes(startup: bool) -> Manifest:
 
 
 def volumes(workload: Workload) -> list[Manifest]:
-    """Shared memory, the token, and the claims of the user."""
+    """Shared memory, a place to write where the rest is read-only, the token, and the claims of the user."""
     memory = {"medium": "Memory"} | ({"sizeLimit": workload.shm} if workload.shm else {})
     found: list[Manifest] = [{"name": "shm", "emptyDir": memory}]
+    if workload.is_restricted:
+        found.append({"name": "tmp", "emptyDir": {}})
     if workload.token_secret:
         found.append({"name": "token", "secret": {"secretName": workload.token_secret}})
     for number, (claim, _) in enumerate(workload.volumes):
@@ -176,6 +185,8 @@ def volumes(workload: Workload) -> list[Manifest]:
 def mounts(workload: Workload) -> list[Manifest]:
     """Where the volumes are in a container."""
     found: list[Manifest] = [{"name": "shm", "mountPath": "/dev/shm"}]
+    if workload.is_restricted:
+        found.append({"name": "tmp", "mountPath": TEMPORARY})
     if workload.token_secret:
         found.append({"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True})
     for number, (_, path) in enumerate(workload.volumes):

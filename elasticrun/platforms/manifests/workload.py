@@ -35,6 +35,7 @@ class Workload:
     gpu: tuple[str, int] = ("nvidia.com/gpu", 0)  # resource and number
     shm: str = ""  # "": as much as the memory of the container allows
     is_spot: bool = False
+    is_restricted: bool = False  # no root, no capabilities, and nothing is written but to /tmp and volumes
     queue: str = ""
     priority_class: str = ""
     service_account: str = ""
