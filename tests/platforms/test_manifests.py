@@ -178,6 +178,13 @@ def test_a_restricted_pod_asks_for_nothing_and_can_write_to_tmp() -> None:
     assert {"name": "HOME", "value": "/tmp"} in container["env"]
 
 
+def test_a_volume_takes_the_place_of_what_a_restricted_pod_writes_to() -> None:
+    (pod,) = pods(built("job", replace(ELASTIC, is_restricted=True, volumes=(("scratch", "/tmp"),))))
+    mounts = [each["name"] for each in pod["containers"][0]["volumeMounts"] if each["mountPath"] == "/tmp"]
+    assert mounts == ["volume-0"]
+    assert "tmp" not in {each["name"] for each in pod["volumes"]}
+
+
 def test_a_home_that_was_given_stays() -> None:
     (pod,) = pods(built("job", replace(ELASTIC, is_restricted=True, env=(("HOME", "/data"),))))
     assert [each["value"] for each in pod["containers"][0]["env"] if each["name"] == "HOME"] == ["/data"]

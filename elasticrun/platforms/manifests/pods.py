@@ -173,7 +173,7 @@ def volumes(workload: Workload) -> list[Manifest]:
     """Shared memory, a place to write where the rest is read-only, the token, and the claims of the user."""
     memory = {"medium": "Memory"} | ({"sizeLimit": workload.shm} if workload.shm else {})
     found: list[Manifest] = [{"name": "shm", "emptyDir": memory}]
-    if workload.is_restricted:
+    if _needs_temporary(workload):
         found.append({"name": "tmp", "emptyDir": {}})
     if workload.token_secret:
         found.append({"name": "token", "secret": {"secretName": workload.token_secret}})
@@ -185,13 +185,18 @@ def volumes(workload: Workload) -> list[Manifest]:
 def mounts(workload: Workload) -> list[Manifest]:
     """Where the volumes are in a container."""
     found: list[Manifest] = [{"name": "shm", "mountPath": "/dev/shm"}]
-    if workload.is_restricted:
+    if _needs_temporary(workload):
         found.append({"name": "tmp", "mountPath": TEMPORARY})
     if workload.token_secret:
         found.append({"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": True})
     for number, (_, path) in enumerate(workload.volumes):
         found.append({"name": f"volume-{number}", "mountPath": path})
     return found
+
+
+def _needs_temporary(workload: Workload) -> bool:
+    """Whether there would be no place to write to."""
+    return workload.is_restricted and not any(path == TEMPORARY for _, path in workload.volumes)
 
 
 def escaped(word: str) -> str:
