@@ -35,7 +35,7 @@ from elasticrun.agent.spawner.fork_requests import Parent, State
 from elasticrun.agent.spawner.poll import Poller
 from elasticrun.agent.spawner.warm_parents import WarmParents
 from elasticrun.agent.spawner.wire import Message
-from tests.support.processes import title, wait_end
+from tests.support.processes import is_alive, title, wait_end
 
 DEADLINE = 120.0  # seconds, beyond twice FORK_TIMEOUT; an event that takes longer is lost
 SCRIPT = """
@@ -86,7 +86,7 @@ class Node:
 
     def _left(self) -> str:
         """What nobody has waited for, and what runs."""
-        running = [Path(f"/proc/{pid}/stat").read_text().split()[:3] for pid in self.children()]
+        running = [(pid, title(pid), is_alive(pid)) for pid in self.children()]
         return f"events: {self.events}; children of the spawner: {running}"
 
     def imports(self) -> list[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.container import USER, inside
 from tests.support.launcher import ROOT, Launcher
-from tests.support.processes import only, titled, wait_end
+from tests.support.processes import TORCH_DEADLINE, only, titled, wait_end
 
 pytestmark = pytest.mark.root
 FOLDER = ROOT / "examples" / "container"
@@ -37,7 +38,8 @@ def run(cluster: Cluster, *more: str) -> Launcher:
     """What a container of this image does with these arguments."""
     said = dict(lines())
     words = [*json.loads(said["ENTRYPOINT"]), *more]
-    without = [word for name in os.environ if name.startswith(("XDG_", "TMP")) for word in ("-u", name)]
+    folders = ("TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")  # of the test, not there
+    without = [word for name in folders for word in ("-u", name)]
     return cluster.launch(command=inside("env", *without, PATH, *said["ENV"].split(), *words), cwd=TORCH)
 
 
@@ -61,7 +63,8 @@ def test_all_that_is_copied_is_there_and_not_ignored() -> None:
 @pytest.mark.torch
 def test_it_trains_under_a_user_that_nobody_knows_and_a_worker_is_killed(cluster: Cluster) -> None:
     pytest.importorskip("sklearn", reason="needs scikit-learn: pip install 'elasticrun[examples]'")
-    launcher = run(cluster, *json.loads(dict(lines())["CMD"]), "--epochs", "6")
+    launcher = run(cluster, *json.loads(dict(lines())["CMD"]))
+    launcher.patience = TORCH_DEADLINE
     pid = launcher.wait_line(r"pid (\d+)", "out")
     assert Path(f"/proc/{only(agents(launcher))}").stat().st_uid == USER
     launcher.wait_line("epoch 1 ")
@@ -69,7 +72,7 @@ def test_it_trains_under_a_user_that_nobody_knows_and_a_worker_is_killed(cluster
     assert launcher.wait() == 0
     assert "recovered in" in launcher.err
     accuracy = re.search(r"test accuracy ([\d.]+)", launcher.out)
-    assert accuracy and float(accuracy[1]) > 0.9
+    assert accuracy and float(accuracy[1]) > 0.97
     assert "Read-only" not in launcher.output()
 
 
@@ -88,8 +91,9 @@ def agents(launcher: Launcher) -> list[int]:
 
 def inner(launcher: Launcher, pid: int) -> int:
     """The number here of a process that has this one in its container."""
-    for path in Path("/proc").glob("[0-9]*/status"):
-        numbers = re.search(r"^NSpid:\s+\d+\s+(\d+)$", path.read_text(), re.MULTILINE)
-        if numbers and int(numbers[1]) == pid:
-            return int(path.parent.name)
+    for here in launcher.processes:
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            status = Path(f"/proc/{here}/status").read_text()
+            if re.search(rf"^NSpid:\s+\d+\s+{pid}$", status, re.MULTILINE):
+                return here
     raise AssertionError(f"no process {pid} in the container:\n{launcher.story()}")
