@@ -70,7 +70,8 @@ def main() -> None:
                 keeper.wait()
                 dist.barrier()
                 os.write(1, f"round {round_} rank {rank} waits after step {step}\n".encode())
-                signal.pause()
+                while True:  # a process of the loader that ends interrupts a pause
+                    signal.pause()
     if BAD:  # what was left out at the very end is in no state of a step
         keeper.save(step + 1, state)
     keeper.close()

@@ -67,7 +67,8 @@ def main() -> None:
             keeper.wait()
             dist.barrier()
             os.write(1, f"round {round_} rank {rank} waits after step {step}\n".encode())
-            signal.pause()
+            while True:  # a process of the loader that ends interrupts a pause
+                signal.pause()
         if model[0] >= int(records):
             break
     data.state_dict()
