@@ -24,7 +24,6 @@ from elasticrun.agent.spawner.client import (
     SpawnFailed,
     Started,
     Swept,
-    fork_spawner,
 )
 from elasticrun.agent.workers.group import CpuPlan, WorkerGroup
 from elasticrun.config import Entrypoint, EntrypointKind, LogConfig, Std, StdByRank, TaskRole, WorkerConfig
@@ -32,6 +31,7 @@ from elasticrun.core.agent.events import WorkerFailed, WorkerFinished, WorkersSt
 from elasticrun.core.protocol.messages import Assignment, FailureKind, NodeInfo
 from elasticrun.core.protocol.tasks import Task
 from tests.support.processes import is_alive
+from tests.support.spawner import clean_spawner
 
 DEADLINE = 60.0
 NODE = NodeInfo("box/0", "i", "box", "address", 2, role="trainer")
@@ -440,7 +440,7 @@ def test_a_real_task_starts_again_without_its_helpers(tmp_path: Path) -> None:
     script, here = tmp_path / "task.py", tmp_path / "here"
     script.write_text(LIVES)
     os.mkfifo(here)
-    handle = fork_spawner()
+    handle = clean_spawner()
 
     async def main() -> tuple[list[WorkerFailed | WorkerFinished], Path]:
         events: list[WorkerFailed | WorkerFinished] = []
@@ -501,7 +501,7 @@ def test_real_workers(tmp_path: Path) -> None:
     """One ends well, one badly with its last words; their round is swept."""
     script = tmp_path / "worker.py"
     script.write_text("import os, sys\nif os.environ['LOCAL_RANK'] == '1':\n    sys.exit('the last words')\n")
-    handle = fork_spawner()
+    handle = clean_spawner()
 
     async def main() -> list[WorkerFailed | WorkerFinished]:
         events: list[WorkerFailed | WorkerFinished] = []

@@ -25,7 +25,6 @@ from elasticrun.agent.spawner.client import (
     Started,
     Swept,
     WarmNews,
-    fork_spawner,
     start_warm_parents,
 )
 from elasticrun.agent.workers.probe import (
@@ -42,6 +41,7 @@ from elasticrun.probe.program import parse_settings
 from elasticrun.probe.rendezvous import Group
 from tests.support.ports import free_port
 from tests.support.processes import wait_end
+from tests.support.spawner import clean_spawner
 
 DEADLINE = 60.0
 FINE = {"error": "", "matmul_flops": 5e9, "engine": "torch/cpu"}
@@ -332,7 +332,7 @@ def test_a_new_probe_takes_the_place_of_the_one_before() -> None:
 
 @pytest.fixture
 def handle() -> Iterator[SpawnerHandle]:
-    handle = fork_spawner()
+    handle = clean_spawner()
     yield handle
     handle.control.close()
     with contextlib.suppress(ChildProcessError):

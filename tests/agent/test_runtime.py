@@ -30,7 +30,6 @@ from elasticrun.agent.spawner.client import (
     Imports,
     SpawnerEvent,
     SpawnerHandle,
-    fork_spawner,
     start_warm_parents,
 )
 from elasticrun.agent.workers.ports import SPARE_PORTS, PortReserve
@@ -66,6 +65,7 @@ from elasticrun.core.protocol.messages import (
 from elasticrun.core.protocol.tasks import Task
 from elasticrun.errors import ExitCode
 from elasticrun.rpc.server import MasterServer, Session
+from tests.support.spawner import clean_spawner
 
 DEADLINE = 60.0
 #: The incarnation chooses the ports: with the same one, tests that run at once would take one another's.
@@ -225,7 +225,7 @@ def run(
         RendezvousConfig(Endpoint("127.0.0.1", 1)),
         WorkerConfig(entrypoint, 1, env=tuple(os.environ.items()), **workers),
     )
-    spawner = fork_spawner()
+    spawner = clean_spawner()
     start_warm_parents(spawner, warm_recipes(config.workers, ()), 0)
     inbox = SignalInbox([signal.SIGTERM, signal.SIGINT])
     try:

@@ -32,6 +32,7 @@ from elasticrun.agent.spawner.client import (
 )
 from elasticrun.agent.spawner.wire import Frames, encode
 from tests.support.processes import is_alive, wait_end
+from tests.support.spawner import clean_spawner
 
 DEADLINE = 30.0  # seconds; an event that takes longer is lost
 
@@ -133,9 +134,11 @@ class Node:
         return event
 
 
-def drive(scenario: Callable[[Node], Awaitable[None]]) -> None:
-    """Fork a spawner as the agent does, run the scenario on a loop, close."""
-    handle = fork_spawner()
+def drive(
+    scenario: Callable[[Node], Awaitable[None]], start: Callable[[], SpawnerHandle] = clean_spawner
+) -> None:
+    """Start a spawner, run the scenario on a loop, close."""
+    handle = start()
 
     async def main() -> None:
         node = Node(handle)
@@ -394,7 +397,7 @@ def test_a_sweep_tells_the_end_of_a_group_that_was_still_ending(
         kinds = [type(event) for event in node.events if getattr(event, "worker", 0) == 0]
         assert kinds == [Started, Exited, Swept]
 
-    drive(scenario)
+    drive(scenario, fork_spawner)
 
 
 def test_a_lone_worker_that_cannot_be_started(command: Callable[..., Command]) -> None:
@@ -524,7 +527,7 @@ def test_signals_are_at_their_defaults(command: Callable[..., Command], pipe: Pi
         await node.exit_code(0)
 
     try:
-        drive(scenario)
+        drive(scenario, fork_spawner)  # posix_spawn has glibc's own two signals ignored
     finally:
         signal.signal(signal.SIGHUP, before)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -770,7 +773,7 @@ def test_crash_of_the_spawner_never_runs_the_agents_code(
     async def scenario(node: Node) -> None:
         assert await node.kind(SpawnerDied) == SpawnerDied()
 
-    drive(scenario)
+    drive(scenario, fork_spawner)
     os.write(pipe.write_end, b"once\n")
     assert pipe.read_all() == b"once\n"
     assert "RuntimeError: made up" in capfd.readouterr().err

@@ -28,7 +28,6 @@ from elasticrun.agent.spawner.client import (
     Swept,
     WarmNews,
     WarmRecipe,
-    fork_spawner,
     start_warm_parents,
 )
 from elasticrun.agent.spawner.fork_requests import Parent, State
@@ -36,6 +35,7 @@ from elasticrun.agent.spawner.poll import Poller
 from elasticrun.agent.spawner.warm_parents import WarmParents
 from elasticrun.agent.spawner.wire import Message
 from tests.support.processes import is_alive, title, wait_end
+from tests.support.spawner import clean_spawner
 
 DEADLINE = 120.0  # seconds, beyond twice FORK_TIMEOUT; an event that takes longer is lost
 SCRIPT = """
@@ -57,7 +57,7 @@ class Node:
         self.env = {"PATH": os.defpath, "HOME": "/"}
         self.events: list[SpawnerEvent] = []
         self._changed = asyncio.Event()
-        self._handle = fork_spawner()
+        self._handle = clean_spawner()
         recipe = WarmRecipe("key", self.argv(), self.env | {"PYTHONPATH": INJECTED}, None, f"unset:{imports}")
         start_warm_parents(self._handle, [recipe], 0)
 

@@ -26,6 +26,7 @@ from elasticrun.dataclass import dataclass
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+_STREAMS = ("stdin", "stdout", "stderr")
 _NOT_EXECUTED = 127  # the shell's "cannot run"; not reported, as the error pipe tells more
 
 Prctl = Callable[[int, int], None]
@@ -109,6 +110,7 @@ def _exec(
         if os.getppid() != spawner:  # it died before the line above took effect
             os._exit(_NOT_EXECUTED)
         for number, fd in enumerate(fds):
+            step = f"cannot make descriptor {fd} its {_STREAMS[number]}"
             os.dup2(fd, number)
         if request["cpus"] is not None:
             step = f"cannot run on the CPUs {request['cpus']}"
