@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from elasticrun.clock import pause
+from elasticrun.clock import happens
 from elasticrun.control import JobControl, JobStatus
 from elasticrun.core.history.history import History
 from elasticrun.core.protocol.chronicle import LogEntry
@@ -80,6 +80,8 @@ class Follower:
         self._is_behind = True  # what there was when we came was not all taken
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()  # when the newest entry came
+        self._in_touch = asyncio.Event()  # the last question was answered
+        self._hurried = asyncio.Event()
 
     @property
     def now(self) -> float:
@@ -103,6 +105,11 @@ class Follower:
         while await self._ask(0.0):
             pass
 
+    async def catch_up_soon(self, seconds: float) -> None:
+        """Ask a master at once that was away and that others have heard; wait so long for its answer."""
+        self._hurried.set()
+        await happens(self._in_touch, seconds)
+
     async def run(self) -> None:
         """Follow until the job is over. Raises ElasticRunError if its master is away for too long."""
         try:
@@ -123,14 +130,17 @@ class Follower:
                 if self._control is not None:
                     self._control.following.close()
                 self._control, self.trouble = None, str(error)
+                self._in_touch.clear()
                 now = self._loop.time()
                 away = now if away is None else away
                 gone = (now if gone is None else gone) if isinstance(error, GoneError) else None
                 if now - away >= self._patience or (gone is not None and now - gone >= GONE_PATIENCE):
                     raise
-                await pause(RETRY)
+                self._hurried.clear()
+                await happens(self._hurried, RETRY)
                 continue
             away, gone, self.trouble = None, None, ""
+            self._in_touch.set()
 
     def _may_pass(self, error: ElasticRunError) -> bool:
         """Whether it is worth asking again. What the job itself declines, it declines."""

@@ -65,6 +65,7 @@ class Master:
         self.asked: list[tuple[str, float]] = []
         self.connections = 0
         self.is_followed = False
+        self.refused = asyncio.Event()
 
     async def connect(self) -> JobControl:
         self.connections += 1
@@ -74,6 +75,7 @@ class Master:
         self.asked.append((after, wait))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
+            self.refused.set()
             raise answer
         return answer
 
@@ -215,6 +217,22 @@ def test_a_master_that_is_away_is_found_again() -> None:
     found = run(follow())
     assert troubles == ["", "nothing answers", "nothing answers"]
     assert found.trouble == "" and found.history.restarts == 0
+
+
+def test_one_that_somebody_else_has_heard_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RETRY", 3600.0)
+    master = Master(Watched("1:4", LINES), AWAY, Watched("1:5", (LAST,)))
+
+    async def follow() -> None:
+        master.refused = asyncio.Event()
+        made = Follower(master.connect)
+        following = asyncio.ensure_future(made.run())
+        await master.refused.wait()
+        await made.catch_up_soon(60.0)
+        assert made.history.outcome == "succeeded"
+        await following
+
+    run(follow())
 
 
 def test_one_that_stays_away_is_given_up() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import click
@@ -171,6 +171,11 @@ class JobWatch:
         """A rank is heard."""
         self._is_noted = False
 
+    async def catch_up(self) -> None:
+        """A rank is heard again: follow the job again, too, as it may end at any moment from now on."""
+        if not self.is_over:
+            await self._follower.catch_up_soon(AWAY)
+
     @property
     def last_words(self) -> str:
         """Why it is over."""
@@ -199,12 +204,12 @@ class RankLog:
         self._told: set[str] = set()  # notes that are shown once
         self._at: tuple[int, int] | None = None  # the round and attempt of what was shown last
 
-    async def read(self, wait: float = 0.0) -> None:
-        """Show what there is now; wait so many seconds for something."""
+    async def read(self, wait: float = 0.0, on_heard: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Show what there is now; wait so many seconds for something. ``on_heard`` is called before that."""
         for _ in range(_MOST_READS):  # a worker may print faster than this
-            if not await self._read_once(wait):
+            if not await self._read_once(wait, on_heard):
                 return
-            wait = 0.0
+            wait, on_heard = 0.0, None
 
     async def follow(self, watch: JobWatch) -> None:
         """Show what there is and what comes, until nothing more can come."""
@@ -212,7 +217,7 @@ class RankLog:
         told, is_lost = "", False
         while True:
             try:
-                await self.read(MAX_LOG_WAIT)
+                await self.read(MAX_LOG_WAIT, watch.catch_up if is_lost else None)
             except PASSING as error:
                 if watch.is_over:
                     return
@@ -231,12 +236,14 @@ class RankLog:
                 told, is_lost = "", False
                 watch.note_contact()
 
-    async def _read_once(self, wait: float) -> bool:
+    async def _read_once(self, wait: float, on_heard: Callable[[], Awaitable[None]] | None) -> bool:
         """Show the next pieces; whether there is more already."""
         if delay := self._pace.delay(asyncio.get_running_loop().time()):
             await pause(delay)
         places = [LogPlace(stream, after) for stream, after in self._places.items()]
         pieces = await self._job.log(self._rank, places, self._lines, wait)
+        if on_heard is not None:
+            await on_heard()
         for piece in pieces:
             if piece.stream in self._places:
                 self._take(piece)
