@@ -24,7 +24,7 @@ from elasticrun.core.protocol.questions import (
     NodeAnswer,
 )
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 OUT, ERR = LogStream
 LONG = 20.0  # seconds; no test waits for them to pass
 

@@ -12,7 +12,7 @@ import pytest
 from elasticrun.agent.monitors import liveness as health
 from elasticrun.agent.monitors.liveness import HealthServer
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def drive(scenario: Callable[[HealthServer, int], Awaitable[None]]) -> None:

@@ -49,7 +49,7 @@ from elasticrun.rpc.security.tickets import Tickets
 from elasticrun.rpc.server import MasterServer, Session
 from elasticrun.rpc.stream import StreamBrokenError
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 ENDPOINT = Endpoint("127.0.0.1", 29400)
 LIST = (ENDPOINT, Endpoint("127.0.0.1", 29401))
 SECURITY = SecurityConfig("the token of a test")

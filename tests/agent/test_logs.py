@@ -31,7 +31,7 @@ from elasticrun.core.protocol.questions import LogPiece, LogStream
 from elasticrun.core.protocol.tasks import Task
 from tests.support.processes import TORCH_DEADLINE
 
-DEADLINE = 30.0  # seconds; what takes longer is lost
+DEADLINE = 60.0  # seconds; what takes longer is lost
 T = TypeVar("T")
 
 TEE = LogConfig(tee=StdByRank(Std.ALL))

@@ -15,7 +15,7 @@ import pytest
 
 from elasticrun.agent.monitors.notice import PreemptionNotice
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 LOOKS = 0.01  # seconds between two
 ROOT = Path(__file__).parent.parent.parent
 

@@ -13,7 +13,7 @@ import pytest
 
 from elasticrun.agent.signals import SignalInbox
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def kill_self(*signums: int) -> None:

@@ -19,7 +19,7 @@ from elasticrun.rpc.codec import MAX_MESSAGE_BYTES, encode_master
 from elasticrun.rpc.server import Limits, Session
 from tests.master.journals import append
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class Holder:

@@ -72,7 +72,7 @@ from elasticrun.master.snapshot import Snapshot
 from elasticrun.rpc.server import Session
 from elasticrun.sim.fingerprint import difference, fingerprint
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 HOSTS = ("localhost", "localhost")
 KEY = "ab" * 32
 CAUTIOUS = JobConfig(job_id="job", min_nodes=9, max_nodes=9, cautious=True)

@@ -67,7 +67,7 @@ from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.security.tickets import Tickets
 from tests.master.journals import append
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 JOB = JobConfig(job_id="job", min_nodes=1, max_nodes=2, last_call_timeout=0.5)
 T = TypeVar("T")
 

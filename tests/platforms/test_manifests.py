@@ -25,7 +25,7 @@ ELASTIC = Workload(
     "digits", "r/x:1", nodes=(2, 4), command=("train.py",), token_secret="digits-token", queue="q"
 )
 KUBERNETES = [form for form in FORMATS if form is not SBATCH]
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def built(name: str, workload: Workload = ELASTIC) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from elasticrun.probe.ring import Ring, join_ring, pattern
 from elasticrun.probe.sockets import ProbeError, listen
 
 TAG = (7, 0)
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def on_every_rank(size: int, work: Callable[[Ring], object], damages: int = -1) -> list[object]:

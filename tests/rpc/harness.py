@@ -32,7 +32,7 @@ from elasticrun.rpc.security.tickets import TicketIssuer
 from elasticrun.rpc.server import Limits, MasterServer, Orders, Session
 from elasticrun.rpc.transport import PATH, SERVICE
 
-DEADLINE = 30.0  # seconds; generous, since it only bounds a failure
+DEADLINE = 60.0  # seconds; generous, since it only bounds a failure
 
 OPEN = SecurityConfig()
 TOKEN = "5f8a1c93e07b44d2a6c1f09e3b7d8842a917c05e6d3f4b1288e0c7a9d4526fb3"

@@ -9,7 +9,7 @@ import pytest
 from elasticrun.rpc.security import refusals as module
 from elasticrun.rpc.security.refusals import Refusals
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def unexpected(count: int) -> None:
