@@ -81,7 +81,7 @@ class Follower:
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()  # when the newest entry came
         self._in_touch = asyncio.Event()  # the last question was answered
-        self._hurried = asyncio.Event()
+        self._hurried = asyncio.Event()  # others have heard the master since it was away
 
     @property
     def now(self) -> float:
@@ -106,7 +106,9 @@ class Follower:
             pass
 
     async def catch_up_soon(self, seconds: float) -> None:
-        """Ask a master at once that was away and that others have heard; wait so long for its answer."""
+        """Others have heard the master: ask it now if it was away; wait so long until it has answered."""
+        if self._in_touch.is_set():
+            return
         self._hurried.set()
         await happens(self._in_touch, seconds)
 
@@ -136,8 +138,8 @@ class Follower:
                 gone = (now if gone is None else gone) if isinstance(error, GoneError) else None
                 if now - away >= self._patience or (gone is not None and now - gone >= GONE_PATIENCE):
                     raise
-                self._hurried.clear()
                 await happens(self._hurried, RETRY)
+                self._hurried.clear()
                 continue
             away, gone, self.trouble = None, None, ""
             self._in_touch.set()

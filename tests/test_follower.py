@@ -224,7 +224,6 @@ def test_one_that_somebody_else_has_heard_is_asked_at_once(monkeypatch: pytest.M
     master = Master(Watched("1:4", LINES), AWAY, Watched("1:5", (LAST,)))
 
     async def follow() -> None:
-        master.refused = asyncio.Event()
         made = Follower(master.connect)
         following = asyncio.ensure_future(made.run())
         await master.refused.wait()

@@ -205,7 +205,7 @@ class RankLog:
         self._at: tuple[int, int] | None = None  # the round and attempt of what was shown last
 
     async def read(self, wait: float = 0.0, on_heard: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Show what there is now; wait so many seconds for something. ``on_heard`` is called before that."""
+        """Show what there is now; wait so many seconds for something. ``on_heard`` comes before output."""
         for _ in range(_MOST_READS):  # a worker may print faster than this
             if not await self._read_once(wait, on_heard):
                 return

@@ -272,6 +272,20 @@ def test_following_goes_on_with_the_next_master(job: FakeJob, monkeypatch: pytes
     assert done.stderr.endswith("the job has ended: all workers ended with 0\n")
 
 
+def test_events_are_heard_before_more_output_is_shown(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job may end as soon as somebody has seen that output."""
+    for name in ("AWAY", "PATIENCE"):
+        monkeypatch.setattr(log_reader, name, 60.0)
+    monkeypatch.setattr(follower, "RETRY", 2.0)
+    lost = MasterUnreachableError("nothing answers")
+    job.pieces[0] = [[piece(b"one\n")], lost, [piece(b"two\n")]]
+    job.news, job.last = [lost, Watched("1:1")], OVER
+    seen: list[tuple[bytes, int]] = []
+    monkeypatch.setattr(log_reader, "_write", lambda data: seen.append((data, len(job.news))))
+    ctl("logs", "0", "-f", "--stdout")
+    assert seen == [(b"one\n", 1), (b"two\n", 0)]
+
+
 def test_following_goes_on_while_a_rank_is_away(job: FakeJob) -> None:
     gone = OrderDeclinedError("rank 0 is on n: gone")
     job.pieces[0], job.last = [[piece(b"one\n")], gone, gone, [piece(b"two\n")]], OVER
