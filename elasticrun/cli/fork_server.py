@@ -277,6 +277,7 @@ def _settle() -> None:
     for each in weakref.finalize._registry.values():  # type: ignore[attr-defined]
         each.atexit = False  # torch would take itself to pieces at the end of each worker
     prepare()
+    warm_imports.forget_missing_folders()
     gc.collect()
     gc.freeze()
     put_together(ctypes.CDLL(None))

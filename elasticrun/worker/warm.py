@@ -189,6 +189,7 @@ def load(names: str, origin: Origin, control: socket.socket, libc: Any, is_repla
     if reason:
         tell(control, refused=reason[:MAX_REASON])
         os._exit(0)
+    imports.forget_missing_folders()
     origin.printed = imports.take_output(libc)
     origin.files = {**imports.files(), **origin.files}  # inherited modules are as old as the parent's
     set_title(TITLE)

@@ -117,3 +117,17 @@ def test_who_has_no_lightning_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -
     module = types.SimpleNamespace(rank_zero_only=types.SimpleNamespace(rank=7))
     warm_imports.tell_rank(lambda name: module)
     assert module.rank_zero_only.rank == 7
+
+
+@pytest.mark.parametrize("by_the_parent", [True, False])
+def test_a_folder_that_came_after_it_was_looked_for_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_the_parent: bool
+) -> None:
+    folder = str(tmp_path / "later")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setitem(sys.path_importer_cache, folder, None)
+    if by_the_parent:
+        warm_imports.forget_missing_folders()
+    else:
+        warm_imports.begin_anew()
+    assert folder not in sys.path_importer_cache
