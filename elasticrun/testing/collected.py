@@ -33,15 +33,38 @@ from elasticrun.testing import mark
 class _Session:
     """The session of this process, once its tests are collected."""
 
-    found: pytest.Session | None = None
+    items: dict[str, pytest.Item] | None = None  # by their ids
     capture = "fd"
     is_here = False  # whether this process collects for ranks, or is one
 
 
-def session() -> pytest.Session:
-    """The collected session that this process was forked from."""
-    assert _Session.found is not None, "no tests are collected here"
-    return _Session.found
+def id_of(item: pytest.Item) -> str:
+    """What a test is called in each process that collects it.
+
+    pytest's own ids differ between them: they depend on what the command line names if that is outside the
+    root directory, and pytest-xdist appends its group.
+    """
+    chain = item.listchain()
+    file = next((number for number, node in enumerate(chain) if isinstance(node, pytest.File)), len(chain) - 2)
+    return "::".join([str(item.path), *(node.name for node in chain[file + 1 :])])
+
+
+def collected(name: str) -> pytest.Item:
+    """The test with this id, as the process has collected it that this one was forked from.
+
+    A look at each test would have the kernel copy the pages of all of them.
+
+    Raises:
+        LookupError: it has found no such test.
+    """
+    assert _Session.items is not None, "no tests are collected here"
+    item = _Session.items.get(name)
+    if item is None:
+        raise LookupError(
+            f"the process that collects the tests for the ranks has not found {name}: give its parameters "
+            "the same names, in the same order, each time that they are collected"
+        )
+    return item
 
 
 def collect(arguments: Sequence[str], files: Sequence[str], capture: str, serve: Callable[[], object]) -> int:
@@ -76,7 +99,7 @@ class _Serving:
         if not self._has_collected(session, _needed(self._caller)):
             return False  # some could not be collected: pytest says which
         gc.enable()
-        _Session.found = session
+        _Session.items = {id_of(item): item for item in session.items}
         config = session.config
         plugins = config.pluginmanager
         reporter = plugins.get_plugin("terminalreporter")

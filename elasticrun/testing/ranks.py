@@ -18,7 +18,7 @@ import pytest
 
 from elasticrun.agent.workers.env import ROUND_VARIABLE
 from elasticrun.dataclass import dataclass
-from elasticrun.testing.collected import session
+from elasticrun.testing.collected import collected
 from elasticrun.testing.counting import Settings, counted
 
 #: A key of the group's store: this rank has joined.
@@ -50,17 +50,12 @@ class _Reports:
 
 
 def run_test(
-    nodeid: str, backend: str | None, counts: Settings | None = None, ends_round: bool = False
+    name: str, backend: str | None, counts: Settings | None = None, ends_round: bool = False
 ) -> RankReports:
     """Run the test with this id on this rank. ``backend``: of its process group; None: it has none;
     ``counts``: what coverage counts; ``ends_round``: a failure here ends the round of all ranks.
     """
-    item = next((it for it in session().items if it.nodeid == nodeid), None)
-    if item is None:
-        raise LookupError(
-            f"the process that collects the tests for the ranks has not found {nodeid}: give its parameters "
-            "the same names, in the same order, each time that they are collected"
-        )
+    item = collected(name)
     reports = _Reports()
     capture = item.config.pluginmanager.get_plugin("capturemanager")
     assert capture is not None, "the collecting process has made it"

@@ -15,6 +15,7 @@ from elasticrun.launching.api import start
 from elasticrun.launching.call import read_all
 from elasticrun.launching.job import Job
 from elasticrun.launching.server import Server
+from elasticrun.testing.collected import id_of
 from elasticrun.testing.counting import settings
 from elasticrun.testing.mark import BACKEND
 from elasticrun.testing.merging import as_failure, merge
@@ -87,7 +88,7 @@ class Runner:
             server = self._open()
             restarts = options.get("max_restarts") not in (None, 0)
             self._is_used = True
-            args = (_own_id(item), backend, settings(self._config), restarts)
+            args = (id_of(item), backend, settings(self._config), restarts)
             with start(run_test, *args, preload=(), server=server, **options) as job:
                 found, problem = _watched(job, timeout, timeout if restarts else GRACE)
             if job.is_abandoned:
@@ -151,12 +152,6 @@ class Runner:
         for report in merged:
             report.nodeid = item.nodeid
         return merged
-
-
-def _own_id(item: pytest.Item) -> str:
-    """The id that the test has on the ranks: pytest-xdist appends its group to ``nodeid`` here."""
-    assert item.parent is not None, "the session is no test"
-    return f"{item.parent.nodeid}::{item.name}"
 
 
 def _watched(job: Job, timeout: float, grace: float) -> tuple[Found, str]:

@@ -269,6 +269,25 @@ def test_ranks_are_collected_as_the_session_is(pytester: pytest.Pytester, way: t
     result.assert_outcomes(passed=2)
 
 
+@pytest.mark.parametrize("way", [".", "test_it.py", "test_it.py::TestIt::test_on_a_rank"])
+def test_ranks_have_tests_that_are_not_below_the_root(pytester: pytest.Pytester, way: str) -> None:
+    """pytest's own ids depend there on what the command line names."""
+    (pytester.mkdir("elsewhere") / "pytest.ini").write_text("[pytest]\n")
+    result = run(
+        pytester,
+        """
+        import pytest
+        class TestIt:
+            @pytest.mark.distributed(nproc=1, backend=None)
+            def test_on_a_rank(self): pass
+        """,
+        "-c",
+        "elsewhere/pytest.ini",
+        way,
+    )
+    result.assert_outcomes(passed=1)
+
+
 def test_the_limit_of_another_plugin_is_a_failure(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(
         """
@@ -433,7 +452,7 @@ def test_a_test_with_another_name_on_the_ranks_is_told_of(pytester: pytest.Pytes
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*has not found test_it.py::test_on_a_rank*: give its parameters the same names*"]
+        ["*has not found *test_it.py::test_on_a_rank*: give its parameters the same names*"]
     )
 
 
