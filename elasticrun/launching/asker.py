@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
+import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -28,6 +30,7 @@ from typing import Any
 
 _ACQUIRING = ("__enter__", "acquire")
 _GETTING = ("get", "get_nowait")
+_PUTTING = ("put", "put_nowait")
 
 
 class HungUpError(Exception):
@@ -53,6 +56,8 @@ class Asker:
             item = self._get(value, *(args if name == "get" else (False, *args)), **kwargs)
             self._undo = lambda: _put_back(value, item)
             return item
+        if name in _PUTTING and hasattr(value, name) and _is_queue(value) and args:
+            args = (_by_value(args[0]), *args[1:])
         return getattr(value, name)(*args, **kwargs)
 
     def confirm(self) -> None:
@@ -117,7 +122,13 @@ class Asker:
                 items._rlock.release()
         if hasattr(items, "_sem"):
             items._sem.release()
-        return ForkingPickler.loads(data)
+        try:
+            return ForkingPickler.loads(data)
+        except Exception as error:
+            raise TypeError(
+                f"what the caller has put into this queue cannot be read there, to be handed on ({error}): "
+                "put tensors of a GPU as tensor.cpu()"
+            ) from error
 
 
 def _is_queue(value: Any) -> bool:
@@ -129,7 +140,27 @@ def _put_back(items: Any, item: object) -> None:
     from multiprocessing.queues import Queue, SimpleQueue
 
     put = Queue.put if isinstance(items, Queue) else SimpleQueue.put  # no other: the item has been counted
-    put(items, item)
+    put(items, _by_value(item))
+
+
+class _Copy:
+    """An item that queues pickle as a whole. Torch would put the handle of a tensor's memory on a GPU there,
+    which the process that has made it cannot read.
+    """
+
+    def __init__(self, item: object) -> None:
+        import cloudpickle
+
+        self._pickled = cloudpickle.dumps(item)
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (self._pickled,)
+
+
+def _by_value(item: object) -> object:
+    """What to put into a queue for this item, which may have tensors of a GPU if this process uses one."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return _Copy(item) if cuda is not None and cuda.is_initialized() else item
 
 
 def _has_owner(lock: Any) -> bool:

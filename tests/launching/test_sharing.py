@@ -11,7 +11,9 @@ import pickle
 import queue
 import signal
 import socket
+import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import AuthenticationError
@@ -516,6 +518,43 @@ def test_what_cannot_be_read_is_the_askers_error(home: Home) -> None:
     assert remote
     remote.put(3)
     assert remote.get() == 3
+
+
+class OnDevice:
+    """Multiprocessing sends where it is, as torch does for tensors of a GPU, and cannot read that here."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+def no_such_place(place: int) -> OnDevice:
+    raise RuntimeError(f"invalid device context of {place}")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process uses one."""
+    reducers = {OnDevice: lambda value: (no_such_place, (id(value),))}
+    monkeypatch.setattr("multiprocessing.reduction.ForkingPickler._extra_reducers", reducers)
+    cuda = types.SimpleNamespace(is_initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+
+
+@pytest.mark.parametrize("kind", ["Queue", "SimpleQueue", "JoinableQueue"])
+def test_what_workers_put_from_a_device_arrives(home: Home, device: None, kind: str) -> None:
+    here = getattr(multiprocessing.get_context("spawn"), kind)()
+    there = afar(home, here)
+    there.put(OnDevice(1))
+    assert here.get().value == 1
+    there.put(OnDevice(2))
+    assert there.get().value == 2
+
+
+def test_what_the_caller_puts_from_a_device_is_refused(home: Home, device: None) -> None:
+    here = multiprocessing.get_context("spawn").Queue()
+    here.put(OnDevice(1))
+    with pytest.raises(TypeError, match=r"put tensors of a GPU as tensor\.cpu\(\)"):
+        afar(home, here).get()
 
 
 def test_a_semaphore_of_one_slot_is_nobodys_property() -> None:
