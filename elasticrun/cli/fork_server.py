@@ -40,7 +40,7 @@ from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, Preloaded, load_prct
 from elasticrun.dataclass import prepare
 from elasticrun.errors import ElasticRunError, ExitCode, UsageError
 from elasticrun.worker import warm_imports
-from elasticrun.worker.target import LAUNCHER, start
+from elasticrun.worker.target import LATER, LAUNCHER, start
 from elasticrun.worker.target import __file__ as PROGRAM
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class ForkServer:
         self._launchers: dict[int, tuple[int, socket.socket | None]] = {}
         self._selector = selectors.DefaultSelector()
         self._imported: set[str] = set()
+        self._uses_cuda = False  # what was imported: no fork of this process could
         self._files: dict[str, tuple[int, int]] = {}  # of what was imported, as they were then
 
     def run(self) -> None:
@@ -139,7 +140,8 @@ class ForkServer:
             request = json.load(file)
         self._import(request["preload"], request["path"])
         is_as_imported = warm_imports.are_as(self._files)  # else a worker imports what was edited by itself
-        self._fork({**request, "preloaded": request["preloaded"] and is_as_imported}, fds, channel)
+        is_fit = is_as_imported and not self._uses_cuda
+        self._fork({**request, "preloaded": request["preloaded"] and is_fit}, fds, channel)
         for fd in fds:
             os.close(fd)
 
@@ -148,9 +150,8 @@ class ForkServer:
 
         ``path``: where workers look for modules; a launcher looks there last.
         """
-        for name in names:
-            if name in self._imported:
-                continue
+        new = [name for name in names if name not in self._imported]
+        for name in new:
             self._imported.add(name)
             before = _kept_files()
             launchers, sys.path[:] = [*sys.path], path
@@ -160,6 +161,8 @@ class ForkServer:
             self._kept |= _kept_files() - before
             self._files = {**warm_imports.files(), **self._files}
             _settle()
+        if {*new} - {*LATER}:
+            self._uses_cuda |= warm_imports.uses_cuda_once_forked()
 
     def _fork(self, request: Mapping[str, Any], fds: list[int], channel: socket.socket) -> None:
         server = os.getpid()

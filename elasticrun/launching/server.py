@@ -33,6 +33,9 @@ _SERVE = """\
 from elasticrun.cli.fork_server import serve
 serve()
 """
+#: With it ``torch.cuda.is_available()`` asks the driver's library of measurements. Without it that call
+#: begins to use CUDA, and no fork of the process can.
+_ASKS_SOFTLY = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 _END_TIMEOUT = 5.0  # seconds
 
 
@@ -64,6 +67,7 @@ class Server:
                 stdout=subprocess.DEVNULL if output is None else output,
                 stderr=output,
                 pass_fds=(number,),
+                env={**_ASKS_SOFTLY, **os.environ},  # launchers and workers get their own
                 start_new_session=True,
             )
         except OSError as error:

@@ -28,6 +28,13 @@ from pathlib import Path
 import pytest
 
 from elasticrun.testing import mark
+from elasticrun.worker import warm_imports
+
+_NO_GPU = (
+    "CUDA is in use already in the process that all ranks are forked from, so none of them can use a GPU: "
+    "what is imported to collect the tests has begun to use it. Use it in tests and fixtures only. For a "
+    "condition of skipif, torch.cuda.is_available() and torch.cuda.device_count() do no harm."
+)
 
 
 class _Session:
@@ -35,6 +42,7 @@ class _Session:
 
     items: dict[str, pytest.Item] | None = None  # by their ids
     capture = "fd"
+    uses_cuda = False  # what was imported to collect them
     is_here = False  # whether this process collects for ranks, or is one
 
 
@@ -45,8 +53,9 @@ def id_of(item: pytest.Item) -> str:
     root directory, and pytest-xdist appends its group.
     """
     chain = item.listchain()
-    file = next((number for number, node in enumerate(chain) if isinstance(node, pytest.File)), len(chain) - 2)
-    return "::".join([str(item.path), *(node.name for node in chain[file + 1 :])])
+    files = [number for number, node in enumerate(chain) if isinstance(node, pytest.File)]
+    below = chain[files[0] + 1 :] if files else chain[-1:]
+    return "::".join([str(item.path), *(node.name for node in below)])
 
 
 def collected(name: str) -> pytest.Item:
@@ -65,6 +74,11 @@ def collected(name: str) -> pytest.Item:
             "the same names, in the same order, each time that they are collected"
         )
     return item
+
+
+def no_gpu() -> str:
+    """Why no rank can use a GPU; "" if each can."""
+    return _NO_GPU if _Session.uses_cuda else ""
 
 
 def collect(arguments: Sequence[str], files: Sequence[str], capture: str, serve: Callable[[], object]) -> int:
@@ -108,6 +122,7 @@ class _Serving:
         config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all ranks
         _have_capture(plugins)
         _import_torch(session.items)
+        _Session.uses_cuda = "torch" in sys.modules and warm_imports.uses_cuda_once_forked()
         self._serve()
         return True
 

@@ -18,7 +18,7 @@ import pytest
 
 from elasticrun.agent.workers.env import ROUND_VARIABLE
 from elasticrun.dataclass import dataclass
-from elasticrun.testing.collected import collected
+from elasticrun.testing.collected import collected, no_gpu
 from elasticrun.testing.counting import Settings, counted
 
 #: A key of the group's store: this rank has joined.
@@ -45,6 +45,8 @@ class _Reports:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.found.append(report)
+        if report.failed and (why := no_gpu()):
+            report.sections.append(("elasticrun", why))
         if report.failed and self.failed_at is None:
             self.failed_at = time.monotonic()
 

@@ -727,6 +727,37 @@ def test_files_that_a_preloaded_module_opens_stay_open(
     server.close()
 
 
+ASKS_FOR_CUDA = """
+    import os, sys, types
+    asked_softly, pid = os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1", os.getpid()
+    cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: os.getpid() != pid and not asked_softly)
+    sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
+    """
+
+
+@pytest.mark.parametrize("asks_softly", [True, False])
+def test_ranks_can_use_cuda_whatever_asks_for_it_while_it_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asks_softly: bool
+) -> None:
+    """Softly, forks can; else the ranks of a job are no forks of what was imported."""
+    (tmp_path / "asking_module.py").write_text(textwrap.dedent(ASKS_FOR_CUDA))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    if not asks_softly:
+        monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "0")
+
+    def is_fit() -> tuple[bool, bool, str | None]:
+        is_there = "asking_module" in sys.modules
+        import asking_module  # type: ignore[import-not-found]
+
+        asks_softly = os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")
+        return is_there, not asking_module.cuda._is_in_bad_fork(), asks_softly
+
+    server = Server()
+    job = elasticrun.start(is_fit, nproc=1, preload=["asking_module"], server=server)
+    assert values(job.wait()) == [(asks_softly, True, None if asks_softly else "0")]
+    server.close()
+
+
 def test_this_process_is_never_forked() -> None:
     forks: list[int] = []
     os.register_at_fork(before=lambda: forks.append(1))

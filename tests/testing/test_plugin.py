@@ -456,6 +456,36 @@ def test_a_test_with_another_name_on_the_ranks_is_told_of(pytester: pytest.Pytes
     )
 
 
+@pytest.mark.parametrize("asked", ["is_available()", "zeros()"])
+def test_a_rank_that_cannot_use_cuda_says_why(pytester: pytest.Pytester, asked: str) -> None:
+    """To ask whether there is a GPU while tests are collected does no harm, and to use it does."""
+    pytester.makepyfile(
+        torch="""
+        import os, types
+        def set_num_threads(_): pass
+        pid, has_begun = os.getpid(), []
+        def zeros(): has_begun.append(1)
+        def is_available(): os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK") == "1" or has_begun.append(1)
+        cuda = types.SimpleNamespace(_is_in_bad_fork=lambda: bool(has_begun) and os.getpid() != pid)
+        """
+    )
+    result = run(
+        pytester,
+        f"""
+        import pytest, torch
+        torch.{asked}
+        @pytest.mark.distributed(nproc=2, backend=None)
+        def test_on_a_gpu():
+            assert not torch.cuda._is_in_bad_fork(), "Cannot re-initialize CUDA in forked subprocess"
+        """,
+    )
+    if asked != "zeros()":
+        result.assert_outcomes(passed=1)
+        return
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*rank 0* elasticrun*", "CUDA is in use already in the process that*"])
+
+
 def test_a_session_without_distributed_tests_starts_nothing(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
