@@ -135,12 +135,10 @@ class ForkServer:
                 os.close(fd)
             return
         channel = socket.socket(fileno=fds.pop())
-        with open(fds[0], "rb", closefd=False) as file:
-            file.seek(0)
-            request = json.load(file)
+        request = json.loads(os.pread(fds[0], os.fstat(fds[0]).st_size, 0))
         self._import(request["preload"], request["path"])
-        is_as_imported = warm_imports.are_as(self._files)  # else a worker imports what was edited by itself
-        is_fit = is_as_imported and not self._uses_cuda
+        # A worker imports by itself what was edited, and what no fork could use.
+        is_fit = warm_imports.are_as(self._files) and not self._uses_cuda
         self._fork({**request, "preloaded": request["preloaded"] and is_fit}, fds, channel)
         for fd in fds:
             os.close(fd)
