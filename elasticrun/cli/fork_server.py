@@ -160,7 +160,8 @@ class ForkServer:
             self._files = {**warm_imports.files(), **self._files}
             _settle()
         if {*new} - {*LATER}:
-            self._uses_cuda |= warm_imports.uses_cuda_once_forked()
+            with contextlib.suppress(OSError):  # a host that refuses this fork refuses the launcher too
+                self._uses_cuda |= warm_imports.uses_cuda_once_forked()
 
     def _fork(self, request: Mapping[str, Any], fds: list[int], channel: socket.socket) -> None:
         server = os.getpid()
