@@ -23,8 +23,8 @@ from elasticrun.core.protocol.questions import (
     LogStream,
     NodeAnswer,
 )
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 OUT, ERR = LogStream
 LONG = 20.0  # seconds; no test waits for them to pass
 

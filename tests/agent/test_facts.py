@@ -14,8 +14,7 @@ import pytest
 from elasticrun.agent.monitors import facts
 from elasticrun.agent.monitors.facts import MAX_LINE, MAX_LINES, FactCollector, Facts
 from tests.support.cgroups import Cgroup, NoCgroupError, cgroup
-
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 HOST_KILL = "Out of memory: Killed process 99 (python) total-vm:1kB"
 CGROUP_KILL = "Memory cgroup out of memory: Killed process 99 (python) total-vm:1kB"

@@ -30,10 +30,9 @@ from elasticrun.config import Entrypoint, EntrypointKind, LogConfig, Std, StdByR
 from elasticrun.core.agent.events import WorkerFailed, WorkerFinished, WorkersStarted
 from elasticrun.core.protocol.messages import Assignment, FailureKind, NodeInfo
 from elasticrun.core.protocol.tasks import Task
-from tests.support.processes import is_alive
+from tests.support.processes import DEADLINE, is_alive
 from tests.support.spawner import clean_spawner
 
-DEADLINE = 60.0
 NODE = NodeInfo("box/0", "i", "box", "address", 2, role="trainer")
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from elasticrun.agent.monitors import liveness as health
 from elasticrun.agent.monitors.liveness import HealthServer
-
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 
 def drive(scenario: Callable[[HealthServer, int], Awaitable[None]]) -> None:

@@ -35,8 +35,8 @@ from elasticrun.errors import MasterUnreachableError, NodeFaultError, UsageError
 from elasticrun.rpc.local import LocalStream
 from elasticrun.rpc.records import to_json
 from elasticrun.rpc.stream import StreamBrokenError
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 ROOT = Path(__file__).parent.parent.parent
 
 #: Reads the settings, says its lines, then lives until stdin ends.

@@ -48,8 +48,8 @@ from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.security.tickets import Tickets
 from elasticrun.rpc.server import MasterServer, Session
 from elasticrun.rpc.stream import StreamBrokenError
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 ENDPOINT = Endpoint("127.0.0.1", 29400)
 LIST = (ENDPOINT, Endpoint("127.0.0.1", 29401))
 SECURITY = SecurityConfig("the token of a test")

@@ -29,9 +29,8 @@ from elasticrun.agent.logs.stream import DRAIN_LIMIT, READ_SIZE, Source
 from elasticrun.config import LogConfig, Std, StdByRank, TaskRole
 from elasticrun.core.protocol.questions import LogPiece, LogStream
 from elasticrun.core.protocol.tasks import Task
-from tests.support.processes import TORCH_DEADLINE
+from tests.support.processes import DEADLINE, TORCH_DEADLINE
 
-DEADLINE = 60.0  # seconds; what takes longer is lost
 T = TypeVar("T")
 
 TEE = LogConfig(tee=StdByRank(Std.ALL))

@@ -17,9 +17,9 @@ from elasticrun.core.protocol.commits import CommitId, Part
 from elasticrun.core.state.events import Offer, Piece
 from elasticrun.rpc.records import to_json
 from tests.support.copy_peer import Taker, heard
+from tests.support.processes import DEADLINE
 
 KEY = b"k" * 32
-DEADLINE = 60.0
 OFFER = Offer(
     CommitId(3, 7),
     4,

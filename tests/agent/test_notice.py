@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from elasticrun.agent.monitors.notice import PreemptionNotice
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 LOOKS = 0.01  # seconds between two
 ROOT = Path(__file__).parent.parent.parent
 

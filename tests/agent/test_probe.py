@@ -40,10 +40,9 @@ from elasticrun.core.protocol.messages import GroupReport, NodeInfo, ProbeGroup,
 from elasticrun.probe.program import parse_settings
 from elasticrun.probe.rendezvous import Group
 from tests.support.ports import free_port
-from tests.support.processes import wait_end
+from tests.support.processes import DEADLINE, wait_end
 from tests.support.spawner import clean_spawner
 
-DEADLINE = 60.0
 FINE = {"error": "", "matmul_flops": 5e9, "engine": "torch/cpu"}
 GATHERED = {"error": "", "bandwidth": 1e9, "latency": 1e-5, "transport": "gloo"}
 

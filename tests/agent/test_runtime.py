@@ -65,9 +65,9 @@ from elasticrun.core.protocol.messages import (
 from elasticrun.core.protocol.tasks import Task
 from elasticrun.errors import ExitCode
 from elasticrun.rpc.server import MasterServer, Session
+from tests.support.processes import DEADLINE
 from tests.support.spawner import clean_spawner
 
-DEADLINE = 60.0
 #: The incarnation chooses the ports: with the same one, tests that run at once would take one another's.
 NODE = NodeInfo("box/0", uuid.uuid4().hex, "box", "127.0.0.1", 1)
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 import pytest
 
 from elasticrun.agent.signals import SignalInbox
-
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 
 def kill_self(*signums: int) -> None:

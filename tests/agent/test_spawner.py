@@ -31,10 +31,8 @@ from elasticrun.agent.spawner.client import (
     fork_spawner,
 )
 from elasticrun.agent.spawner.wire import Frames, encode
-from tests.support.processes import is_alive, wait_end
+from tests.support.processes import DEADLINE, is_alive, wait_end
 from tests.support.spawner import clean_spawner
-
-DEADLINE = 60.0  # seconds; an event that takes longer is lost
 
 #: A worker whose grandchild hides: double fork, own session, no environment, deaf to SIGTERM.
 HIDING = """

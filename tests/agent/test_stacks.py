@@ -20,8 +20,7 @@ from elasticrun.agent.monitors import stacks
 from elasticrun.agent.monitors.page import ProgressPage
 from elasticrun.agent.monitors.stacks import StackTaker, Taken, Target
 from elasticrun.core.progress.stacks import main_stack
-
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 ARMED = """
 import elasticrun, threading

@@ -16,8 +16,7 @@ from elasticrun.core.protocol.round_progress import RoundProgress
 from elasticrun.worker import marks, reporter
 from elasticrun.worker.own_time import BATCH, KEPT
 from elasticrun.worker.reporter import Reporter, connect
-
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 
 class Node:

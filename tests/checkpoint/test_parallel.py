@@ -14,9 +14,9 @@ pytest.importorskip("torch", reason="needs torch: pip install 'elasticrun[torch]
 import torch
 
 from elasticrun.checkpoint.parallel import MOST, batches, run_all, threads_for
+from tests.support.processes import DEADLINE
 
 pytestmark = pytest.mark.torch
-DEADLINE = 60.0
 REPEAT = 0.2  # seconds until a signal is sent again
 
 

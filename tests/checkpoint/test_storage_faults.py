@@ -54,12 +54,12 @@ from tests.support.crashing import (
     lay_out,
     states_after,
 )
+from tests.support.processes import DEADLINE
 from tests.support.saved_parts import saved_part
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
 
 OLD, NEW = CommitName(CommitId(0, 1)), CommitName(CommitId(0, 2))
-DEADLINE = 60.0
 
 
 def store_at(folder: Path) -> Store:

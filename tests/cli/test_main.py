@@ -22,8 +22,8 @@ from elasticrun.agent.logs.console import Console
 from elasticrun.cli import main as module
 from elasticrun.core.protocol.messages import NodeCheck
 from elasticrun.errors import ExitCode, NodeFaultError
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = sys.executable
 

@@ -19,8 +19,8 @@ import pytest
 from elasticrun.config import JobConfig
 from elasticrun.master.service import MasterConfig
 from elasticrun.rpc.records import to_json
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -35,9 +35,9 @@ from elasticrun.rpc.packing import packed
 from elasticrun.rpc.records import from_json, to_json
 from tests.support.memory_client import save
 from tests.support.memory_host import MemoryHost
+from tests.support.processes import DEADLINE
 
 pytestmark = pytest.mark.torch
-DEADLINE = 60.0
 DEEP = binascii.b2a_base64(zlib.compress(b"[" * 100_000), newline=False).decode()
 BODY = {
     name: value

@@ -29,12 +29,12 @@ from elasticrun.data.lease_source import LocalLeases  # noqa: E402
 from elasticrun.data.shared_leases import SharedLeases  # noqa: E402
 from elasticrun.errors import DataError  # noqa: E402
 from elasticrun.rpc.records import from_json, to_json  # noqa: E402
+from tests.support.processes import DEADLINE  # noqa: E402
 
 pytestmark = pytest.mark.torch
 FILES: dict[str, int | None] = {"a": 9, "b": 4, "c": 6}
 ALL = Counter((name, n) for name, length in FILES.items() for n in range(length or 0))
 PLAN = Plan.of_files(FILES, 4, seed=1)
-DEADLINE = 60.0
 
 
 class Master:

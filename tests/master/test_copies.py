@@ -18,8 +18,7 @@ from elasticrun.master.journal import Entry, Journal, create_journal
 from elasticrun.rpc.codec import MAX_MESSAGE_BYTES, encode_master
 from elasticrun.rpc.server import Limits, Session
 from tests.master.journals import append
-
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 
 class Holder:

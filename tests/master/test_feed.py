@@ -17,8 +17,8 @@ from elasticrun.master.event_log import EventLog
 from elasticrun.master.feed import Feed
 from elasticrun.rpc.codec.control import decode_reply, encode_reply
 from elasticrun.rpc.event_lines import from_line
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 END = '{"kind":"job_ended"}'
 Result = TypeVar("Result")
 

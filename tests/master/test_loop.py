@@ -71,8 +71,8 @@ from elasticrun.master.loop import MasterLoop, admit
 from elasticrun.master.snapshot import Snapshot
 from elasticrun.rpc.server import Session
 from elasticrun.sim.fingerprint import difference, fingerprint
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 HOSTS = ("localhost", "localhost")
 KEY = "ab" * 32
 CAUTIOUS = JobConfig(job_id="job", min_nodes=9, max_nodes=9, cautious=True)

@@ -66,8 +66,8 @@ from elasticrun.master.service import (
 from elasticrun.rpc.client import MasterStream
 from elasticrun.rpc.security.tickets import Tickets
 from tests.master.journals import append
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 JOB = JobConfig(job_id="job", min_nodes=1, max_nodes=2, last_call_timeout=0.5)
 T = TypeVar("T")
 

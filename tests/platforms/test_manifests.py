@@ -20,12 +20,12 @@ from elasticrun.platforms.manifests.formats import FORMATS, SBATCH, render
 from elasticrun.platforms.manifests.pods import HEALTH_PORT, escaped
 from elasticrun.platforms.manifests.text import as_yaml
 from elasticrun.platforms.manifests.workload import Workload
+from tests.support.processes import DEADLINE
 
 ELASTIC = Workload(
     "digits", "r/x:1", nodes=(2, 4), command=("train.py",), token_secret="digits-token", queue="q"
 )
 KUBERNETES = [form for form in FORMATS if form is not SBATCH]
-DEADLINE = 60.0
 
 
 def built(name: str, workload: Workload = ELASTIC) -> list[dict[str, Any]]:

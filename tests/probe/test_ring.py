@@ -12,9 +12,9 @@ import pytest
 
 from elasticrun.probe.ring import Ring, join_ring, pattern
 from elasticrun.probe.sockets import ProbeError, listen
+from tests.support.processes import DEADLINE
 
 TAG = (7, 0)
-DEADLINE = 60.0
 
 
 def on_every_rank(size: int, work: Callable[[Ring], object], damages: int = -1) -> list[object]:

@@ -16,8 +16,8 @@ from elasticrun.probe.turns import PLACE, alone, beside
 from tests.probe.harness import Children, group, results
 from tests.support.cgroups import NoCgroupError, cgroup
 from tests.support.ports import free_port
+from tests.support.processes import DEADLINE
 
-DEADLINE = 60.0
 Turn = Callable[[float, str], contextlib.AbstractContextManager[bool]]
 
 

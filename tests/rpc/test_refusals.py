@@ -8,8 +8,7 @@ import pytest
 
 from elasticrun.rpc.security import refusals as module
 from elasticrun.rpc.security.refusals import Refusals
-
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 
 def unexpected(count: int) -> None:

@@ -17,8 +17,7 @@ from elasticrun.agent.monitors.page import HEADER_SIZE, SLOT, TIMES, Marks, Prog
 from elasticrun.core.protocol.round_progress import Milestone
 from elasticrun.worker import marks, store_wait
 from elasticrun.worker.reporter import Reporter
-
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 
 def read(page: ProgressPage) -> Marks:

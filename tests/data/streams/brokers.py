@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-DEADLINE = 60.0
+from tests.support.processes import DEADLINE
 
 
 class Kafka:

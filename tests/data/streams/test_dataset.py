@@ -23,10 +23,9 @@ from elasticrun.data.streams.ranks import Ranks  # noqa: E402
 from elasticrun.data.streams.source import Record  # noqa: E402
 from elasticrun.errors import BrokerAwayError, DataError, OffsetGoneError, StreamError  # noqa: E402
 from tests.data.streams.fake import Broker, FakeSource  # noqa: E402
+from tests.support.processes import DEADLINE  # noqa: E402
 
 pytestmark = pytest.mark.torch
-
-DEADLINE = 60.0
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from elasticrun.errors import (
     UsageError,
 )
 from tests.data.streams import brokers
+from tests.support.processes import DEADLINE
 
 NAMES = [f"t/{n}" for n in range(4)]
 
@@ -46,7 +47,7 @@ def made(kafka: brokers.Kafka) -> Iterator[Any]:
 def read(source: KafkaSource, count: int) -> list[Record]:
     found = list[Record]()
     while len(found) < count:
-        found += source.poll(brokers.DEADLINE, count)
+        found += source.poll(DEADLINE, count)
     return found
 
 

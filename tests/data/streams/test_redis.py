@@ -21,6 +21,7 @@ from elasticrun.errors import (
     UsageError,
 )
 from tests.data.streams import brokers
+from tests.support.processes import DEADLINE
 
 LAST = (1 << 64) - 1
 
@@ -36,7 +37,7 @@ def made(server: brokers.Redis) -> Iterator[Any]:
     found = list[RedisSource]()
 
     def make(keys: Any = "a", **options: Any) -> RedisSource:
-        found.append(RedisSource(server.url, keys, **{"timeout": brokers.DEADLINE, **options}))
+        found.append(RedisSource(server.url, keys, **{"timeout": DEADLINE, **options}))
         return found[-1]
 
     yield make
@@ -47,7 +48,7 @@ def made(server: brokers.Redis) -> Iterator[Any]:
 def read(source: RedisSource, count: int) -> list[Record]:
     found = list[Record]()
     while len(found) < count:
-        found += source.poll(brokers.DEADLINE, count)
+        found += source.poll(DEADLINE, count)
     return found
 
 
