@@ -91,7 +91,7 @@ class ForkServer:
         self._launchers: dict[int, tuple[int, socket.socket | None]] = {}
         self._selector = selectors.DefaultSelector()
         self._imported: set[str] = set()
-        self._uses_cuda = False  # what was imported: no fork of this process could
+        self._uses_cuda = False  # imports have begun to, so no fork of this process can
         self._files: dict[str, tuple[int, int]] = {}  # of what was imported, as they were then
 
     def run(self) -> None:
@@ -137,7 +137,7 @@ class ForkServer:
         channel = socket.socket(fileno=fds.pop())
         request = json.loads(os.pread(fds[0], os.fstat(fds[0]).st_size, 0))
         self._import(request["preload"], request["path"])
-        # A worker imports by itself what was edited, and what no fork could use.
+        # Workers import for themselves what was edited since, or what no fork can use.
         is_fit = warm_imports.are_as(self._files) and not self._uses_cuda
         self._fork({**request, "preloaded": request["preloaded"] and is_fit}, fds, channel)
         for fd in fds:

@@ -19,6 +19,7 @@ thread alone has ended. Semaphores are no property of who has acquired them, so 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import sys
@@ -31,6 +32,8 @@ from typing import Any
 _ACQUIRING = ("__enter__", "acquire")
 _GETTING = ("get", "get_nowait")
 _PUTTING = ("put", "put_nowait")
+#: What the pickle of a tensor of a GPU has in it: where it is.
+_ON_GPU = b"cuda:"
 
 
 class HungUpError(Exception):
@@ -48,16 +51,20 @@ class Asker:
         self._undo: Callable[[], object] | None = None  # gives back what the last call took
         self._taken: dict[int, Any] = {}  # locks that it holds, or held, by id
 
-    def call(self, value: Any, name: str, args: Any, kwargs: Any) -> object:
-        """Call a method. Raises what that raises; HungUpError if nobody waits for what it would take."""
+    def call(self, value: Any, name: str, args: Any, kwargs: Any, asked: bytes = b"") -> object:
+        """Call a method. Raises what that raises; HungUpError if nobody waits for what it would take.
+
+        ``asked``: the pickle that the arguments came in.
+        """
         if name in _ACQUIRING and hasattr(value, "release"):
             return self._acquire(value, name, args, kwargs)
         if name in _GETTING and hasattr(value, name) and _is_queue(value):
-            item = self._get(value, *(args if name == "get" else (False, *args)), **kwargs)
-            self._undo = lambda: _put_back(value, item)
+            item, data = self._get(value, *(args if name == "get" else (False, *args)), **kwargs)
+            self._undo = lambda: _put_back(value, _by_value(item, data))
             return item
-        if name in _PUTTING and hasattr(value, name) and _is_queue(value) and args:
-            args = (_by_value(args[0]), *args[1:])
+        if name in _PUTTING and hasattr(value, name) and _is_queue(value, "put"):
+            args = tuple(_by_value(each, asked) for each in args[:1]) + tuple(args[1:])
+            kwargs = {key: _by_value(each, asked) if key == "obj" else each for key, each in kwargs.items()}
         return getattr(value, name)(*args, **kwargs)
 
     def confirm(self) -> None:
@@ -99,8 +106,10 @@ class Asker:
                 self._taken[id(lock)] = lock
         return made
 
-    def _get(self, items: Any, block: bool = True, timeout: float | None = None) -> object:
-        """As ``get`` of the queue; a call that waits keeps nobody else from it, and ends with the worker."""
+    def _get(self, items: Any, block: bool = True, timeout: float | None = None) -> tuple[object, bytes]:
+        """As ``get`` of the queue, with the item's pickle; a call that waits keeps nobody else from it, and
+        ends with the worker.
+        """
         from multiprocessing.reduction import ForkingPickler
 
         if getattr(items, "_closed", False):
@@ -123,44 +132,59 @@ class Asker:
         if hasattr(items, "_sem"):
             items._sem.release()
         try:
-            return ForkingPickler.loads(data)
-        except Exception as error:
+            return ForkingPickler.loads(data), data
+        except RuntimeError as error:
+            if not _uses_cuda():
+                raise
             raise TypeError(
-                f"what the caller has put into this queue cannot be read there, to be handed on ({error}): "
-                "put tensors of a GPU as tensor.cpu()"
+                f"an item of this queue cannot be read by the caller, which hands it on ({error}): if it has "
+                "tensors of a GPU that the caller has put, put tensor.cpu()"
             ) from error
 
 
-def _is_queue(value: Any) -> bool:
-    """Whether it gets items as multiprocessing does, and not in a way of its own."""
-    return bool(type(value).get.__module__ == "multiprocessing.queues")
+def _is_queue(value: Any, method: str = "get") -> bool:
+    """Whether it gets or puts items as multiprocessing does, and not in a way of its own."""
+    return bool(getattr(type(value), method).__module__ == "multiprocessing.queues")
 
 
 def _put_back(items: Any, item: object) -> None:
     from multiprocessing.queues import Queue, SimpleQueue
 
     put = Queue.put if isinstance(items, Queue) else SimpleQueue.put  # no other: the item has been counted
-    put(items, _by_value(item))
+    put(items, item)
+
+
+def _uses_cuda() -> bool:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and cuda.is_initialized()
 
 
 class _Copy:
-    """An item that queues pickle as a whole. Torch would put the handle of a tensor's memory on a GPU there,
-    which the process that has made it cannot read.
+    """An item that is put into a queue with its tensors of a GPU, and not with handles of their memory: the
+    process that has made such a handle, which is this one, cannot read it. All else goes as ever.
     """
 
     def __init__(self, item: object) -> None:
-        import cloudpickle
+        from multiprocessing.reduction import ForkingPickler
 
-        self._pickled = cloudpickle.dumps(item)
+        others: Any = ForkingPickler
+
+        class Pickler(ForkingPickler):
+            def reducer_override(self, value: Any) -> Any:
+                is_handle = type(value) in others._extra_reducers and getattr(value, "is_cuda", False)
+                return value.__reduce_ex__(pickle.DEFAULT_PROTOCOL) if is_handle else NotImplemented
+
+        file = io.BytesIO()
+        Pickler(file).dump(item)
+        self._pickled = file.getvalue()
 
     def __reduce__(self) -> Any:
         return pickle.loads, (self._pickled,)
 
 
-def _by_value(item: object) -> object:
-    """What to put into a queue for this item, which may have tensors of a GPU if this process uses one."""
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return _Copy(item) if cuda is not None and cuda.is_initialized() else item
+def _by_value(item: object, data: bytes) -> object:
+    """What to put into a queue for the item that this pickle is of."""
+    return _Copy(item) if _uses_cuda() and _ON_GPU in data else item
 
 
 def _has_owner(lock: Any) -> bool:

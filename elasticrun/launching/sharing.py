@@ -152,7 +152,7 @@ class Home:
             return self.dumps((False, TypeError(f"what was sent cannot be read by the caller: {error}")))
         made: tuple[bool, object]
         try:
-            made = True, asker.call(value, name, args, kwargs)
+            made = True, asker.call(value, name, args, kwargs, asked)
         except HungUpError:
             raise
         except Exception as error:  # noqa: BLE001 it is the worker's

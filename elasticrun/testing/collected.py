@@ -33,32 +33,35 @@ from elasticrun.worker import warm_imports
 _NO_GPU = (
     "CUDA is in use already in the process that all ranks are forked from, so none of them can use a GPU: "
     "what is imported to collect the tests has begun to use it. Use it in tests and fixtures only. For a "
-    "condition of skipif, torch.cuda.is_available() and torch.cuda.device_count() do no harm."
+    "condition of skipif, torch.cuda.is_available() does no harm where torch can ask NVML: not with MIG- in "
+    "CUDA_VISIBLE_DEVICES, nor with PYTORCH_NVML_BASED_CUDA_CHECK=0."
 )
 
 
 class _Session:
     """The session of this process, once its tests are collected."""
 
-    items: dict[str, pytest.Item] | None = None  # by their ids
+    items: dict[Id, pytest.Item] | None = None  # by their ids
     capture = "fd"
     uses_cuda = False  # what was imported to collect them
     is_here = False  # whether this process collects for ranks, or is one
 
 
-def id_of(item: pytest.Item) -> str:
-    """What a test is called in each process that collects it.
+Id = tuple[str, ...]
+
+
+def id_of(item: pytest.Item) -> Id:
+    """What a test is called in each process that collects it: its path, then kinds and names in turn.
 
     pytest's own ids differ between them: they depend on what the command line names if that is outside the
-    root directory, and pytest-xdist appends its group.
+    root directory, and pytest-xdist appends its group. The kinds tell a function from a doctest.
     """
-    chain = item.listchain()
-    files = [number for number, node in enumerate(chain) if isinstance(node, pytest.File)]
-    below = chain[files[0] + 1 :] if files else chain[-1:]
-    return "::".join([str(item.path), *(node.name for node in below)])
+    below = [node for node in item.listchain() if not isinstance(node, pytest.Session | pytest.Directory)]
+    named = ((type(node).__name__, "" if isinstance(node, pytest.File) else node.name) for node in below)
+    return (str(item.path), *(f"{kind} {name}".rstrip() for kind, name in named))
 
 
-def collected(name: str) -> pytest.Item:
+def collected(name: Id) -> pytest.Item:
     """The test with this id, as the process has collected it that this one was forked from.
 
     A look at each test would have the kernel copy the pages of all of them.
@@ -70,8 +73,8 @@ def collected(name: str) -> pytest.Item:
     item = _Session.items.get(name)
     if item is None:
         raise LookupError(
-            f"the process that collects the tests for the ranks has not found {name}: give its parameters "
-            "the same names, in the same order, each time that they are collected"
+            f"the process that collects the tests for the ranks has not found {', '.join(name)}: give its "
+            "parameters the same names, in the same order, each time that they are collected"
         )
     return item
 
@@ -113,7 +116,7 @@ class _Serving:
         if not self._has_collected(session, _needed(self._caller)):
             return False  # some could not be collected: pytest says which
         gc.enable()
-        _Session.items = {id_of(item): item for item in session.items}
+        _Session.items = {id_of(item): item for item in reversed(session.items)}  # the first of each id
         config = session.config
         plugins = config.pluginmanager
         reporter = plugins.get_plugin("terminalreporter")

@@ -18,7 +18,7 @@ import pytest
 
 from elasticrun.agent.workers.env import ROUND_VARIABLE
 from elasticrun.dataclass import dataclass
-from elasticrun.testing.collected import collected, no_gpu
+from elasticrun.testing.collected import Id, collected, no_gpu
 from elasticrun.testing.counting import Settings, counted
 
 #: A key of the group's store: this rank has joined.
@@ -45,14 +45,14 @@ class _Reports:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.found.append(report)
-        if report.failed and (why := no_gpu()):
+        if report.failed and "cuda" in report.longreprtext.lower() and (why := no_gpu()):
             report.sections.append(("elasticrun", why))
         if report.failed and self.failed_at is None:
             self.failed_at = time.monotonic()
 
 
 def run_test(
-    name: str, backend: str | None, counts: Settings | None = None, ends_round: bool = False
+    name: Id, backend: str | None, counts: Settings | None = None, ends_round: bool = False
 ) -> RankReports:
     """Run the test with this id on this rank. ``backend``: of its process group; None: it has none;
     ``counts``: what coverage counts; ``ends_round``: a failure here ends the round of all ranks.

@@ -452,8 +452,25 @@ def test_a_test_with_another_name_on_the_ranks_is_told_of(pytester: pytest.Pytes
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*has not found *test_it.py::test_on_a_rank*: give its parameters the same names*"]
+        ["*has not found *test_it.py, *test_on_a_rank*: give its parameters the same names*"]
     )
+
+
+def test_a_doctest_and_a_test_of_one_name_are_two(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        pytestmark = pytest.mark.distributed(nproc=1, backend=None)
+        def test_it():
+            '''
+            >>> 1 + 1
+            3
+            '''
+        """,
+        "--doctest-modules",
+    )
+    result.assert_outcomes(passed=1, failed=1)
 
 
 @pytest.mark.parametrize("asked", ["is_available()", "zeros()"])
