@@ -136,8 +136,9 @@ class Asker:
         except RuntimeError as error:
             if not _uses_cuda():
                 raise
+            why = str(error).partition("\n")[0]
             raise TypeError(
-                f"an item of this queue cannot be read by the caller, which hands it on ({error}): if it has "
+                f"an item of this queue cannot be read by the caller, which hands it on ({why}): if it has "
                 "tensors of a GPU that the caller has put, put tensor.cpu()"
             ) from error
 
@@ -171,7 +172,8 @@ class _Copy:
 
         class Pickler(ForkingPickler):
             def reducer_override(self, value: Any) -> Any:
-                is_handle = type(value) in others._extra_reducers and getattr(value, "is_cuda", False)
+                memory = getattr(value, "_untyped_storage", value)  # a typed one warns that it is deprecated
+                is_handle = type(value) in others._extra_reducers and getattr(memory, "is_cuda", False)
                 return value.__reduce_ex__(pickle.DEFAULT_PROTOCOL) if is_handle else NotImplemented
 
         file = io.BytesIO()
