@@ -31,6 +31,9 @@ SCRIPT = """
         case "wait": __import__("signal").pause()
     """
 
+#: Reads, and has the words of multiprocessing's resource tracker in its command line.
+TRACKER = ("sh", "-c", "cat; : from multiprocessing.resource_tracker import main")
+
 
 def launch(cluster: Cluster, folder: Path, end: str, *options: str) -> tuple[Launcher, dict[str, int]]:
     (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
@@ -92,12 +95,15 @@ def test_who_is_about_to_end_is_waited_for_and_not_named(monkeypatch: pytest.Mon
     with (
         subprocess.Popen(["cat"], stdin=subprocess.PIPE) as brief,
         subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as lasting,
+        subprocess.Popen(TRACKER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as tracker,
     ):
-        assert lasting.stdin is not None
-        assert lasting.stdout is not None
-        lasting.stdin.write(b"x")
-        lasting.stdout.read(1)  # so it has its name by now
-        assert detached.among([brief.pid, lasting.pid]) == {brief.pid, lasting.pid}
+        for each in (lasting, tracker):
+            assert each.stdin is not None
+            assert each.stdout is not None
+            each.stdin.write(b"x")
+            each.stdout.read(1)  # so it has its name by now
+        found = {brief.pid, lasting.pid, tracker.pid}
+        assert detached.among(found) == found
         assert detached.may_leave()
         assert detached.time_left() == spawner_detached.MOMENT
         brief.communicate()
@@ -108,3 +114,4 @@ def test_who_is_about_to_end_is_waited_for_and_not_named(monkeypatch: pytest.Mon
         assert detached.time_left() is None
         assert not detached.may_leave(), "it was told of"
         lasting.communicate()
+        tracker.communicate()

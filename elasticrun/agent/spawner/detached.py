@@ -4,8 +4,8 @@ Theory. A script that starts a helper and does not wait for it (an upload, a dae
 torchrun it does, be it in a session of its own or not. So the last sweep after a good end spares it, and only
 that sweep: a restart, a failure or a signal kills it like everything else. Helpers of a worker that failed
 or had to be stopped are killed even then, unless they are in a session of their own. Much of what is left is
-about to end by itself, like multiprocessing's resource tracker: the sweep waits a moment for that, and then
-reports what stays.
+about to end by itself: the sweep waits a moment for that, and then reports what stays. It never reports the
+resource tracker of multiprocessing, which on a busy host takes longer: it ends with those that it serves.
 
 Invariants. Each worker leads a session whose number is its pid; that number is not reused while a process is
 in the session. A warm parent, a replacement and the process between two forks are recognised by their name,
@@ -20,6 +20,8 @@ from collections.abc import Iterable
 
 #: What the kernel calls warm parents and their replacements.
 WARM = b"elasticrun-warm"
+#: What the command line of multiprocessing's resource tracker has in it.
+TRACKER = b"from multiprocessing.resource_tracker import main"
 MAX_COMMAND = 80  # characters
 #: Seconds to wait for what ends by itself.
 MOMENT = 0.25
@@ -36,8 +38,9 @@ class Detached:
         self.found: dict[int, str] = {}  # command by pid
 
     def take(self) -> list[tuple[int, str]]:
-        """Pid and command of those found that are still there and not reported yet."""
-        new = [(pid, self.found[pid]) for pid in self._staying() if pid not in self._told]
+        """Pid and command of those found that are still there, are to be reported, and were not yet."""
+        untold = (pid for pid in self._staying() if pid not in self._told and not _is_tracker(pid))
+        new = [(pid, self.found[pid]) for pid in untold]
         self._told.update(self.found)
         self._until = None
         return new
@@ -84,6 +87,13 @@ def _is_over(pid: int) -> bool:
     """Whether a process has ended and only has to be reaped."""
     stat = _read(pid, "stat")
     return stat[stat.rindex(b")") + 2 :][:1] in b"ZX"
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return TRACKER in _read(pid, "cmdline")
+    except OSError:
+        return False
 
 
 def _name(pid: int) -> bytes:
