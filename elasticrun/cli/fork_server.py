@@ -159,7 +159,7 @@ class ForkServer:
             self._kept |= _kept_files() - before
             self._files = {**warm_imports.files(), **self._files}
             _settle()
-        if {*new} - {*LATER}:
+        if {*new} - {*LATER}:  # ranks of pytest, which have to be forks, import no other here
             with contextlib.suppress(OSError):  # a host that refuses this fork refuses the launcher too
                 self._uses_cuda |= warm_imports.uses_cuda_once_forked()
 

@@ -34,6 +34,8 @@ _GETTING = ("get", "get_nowait")
 _PUTTING = ("put", "put_nowait")
 #: What the pickle of a tensor of a GPU has in it: where it is.
 _ON_GPU = b"cuda:"
+#: What the pickle of a handle has in it: the function of torch that opens it.
+_HANDLE = b"rebuild_cuda_tensor"
 
 
 class HungUpError(Exception):
@@ -51,7 +53,7 @@ class Asker:
         self._undo: Callable[[], object] | None = None  # gives back what the last call took
         self._taken: dict[int, Any] = {}  # locks that it holds, or held, by id
 
-    def call(self, value: Any, name: str, args: Any, kwargs: Any, asked: bytes = b"") -> object:
+    def call(self, value: Any, name: str, args: Any, kwargs: Any, asked: bytes) -> object:
         """Call a method. Raises what that raises; HungUpError if nobody waits for what it would take.
 
         ``asked``: the pickle that the arguments came in.
@@ -59,8 +61,8 @@ class Asker:
         if name in _ACQUIRING and hasattr(value, "release"):
             return self._acquire(value, name, args, kwargs)
         if name in _GETTING and hasattr(value, name) and _is_queue(value):
-            item, data = self._get(value, *(args if name == "get" else (False, *args)), **kwargs)
-            self._undo = lambda: _put_back(value, _by_value(item, data))
+            item = self._get(value, *(args if name == "get" else (False, *args)), **kwargs)
+            self._undo = lambda: _put_back(value, item)
             return item
         if name in _PUTTING and hasattr(value, name) and _is_queue(value, "put"):
             args = tuple(_by_value(each, asked) for each in args[:1]) + tuple(args[1:])
@@ -106,10 +108,8 @@ class Asker:
                 self._taken[id(lock)] = lock
         return made
 
-    def _get(self, items: Any, block: bool = True, timeout: float | None = None) -> tuple[object, bytes]:
-        """As ``get`` of the queue, with the item's pickle; a call that waits keeps nobody else from it, and
-        ends with the worker.
-        """
+    def _get(self, items: Any, block: bool = True, timeout: float | None = None) -> object:
+        """As ``get`` of the queue; a call that waits keeps nobody else from it, and ends with the worker."""
         from multiprocessing.reduction import ForkingPickler
 
         if getattr(items, "_closed", False):
@@ -132,9 +132,9 @@ class Asker:
         if hasattr(items, "_sem"):
             items._sem.release()
         try:
-            return ForkingPickler.loads(data), data
+            return ForkingPickler.loads(data)
         except RuntimeError as error:
-            if not _uses_cuda():
+            if not _uses_cuda() or _HANDLE not in data:
                 raise
             why = str(error).partition("\n")[0]
             raise TypeError(
@@ -152,7 +152,8 @@ def _put_back(items: Any, item: object) -> None:
     from multiprocessing.queues import Queue, SimpleQueue
 
     put = Queue.put if isinstance(items, Queue) else SimpleQueue.put  # no other: the item has been counted
-    put(items, item)
+    # Whoever put it may have sent a handle, which does not say that it is of a GPU's memory.
+    put(items, _Copy(item) if _uses_cuda() else item)
 
 
 def _uses_cuda() -> bool:

@@ -197,7 +197,7 @@ def test_an_item_goes_to_nobody_who_has_stopped_waiting(args: tuple[object, ...]
     here.put("item")
     assert here._reader.poll(DEADLINE)
     with pytest.raises(HungUpError):
-        asker.call(here, "get", args, {})
+        asker.call(here, "get", args, {}, b"")
     assert here.get(timeout=DEADLINE) == "item"
     here.close()
 
@@ -279,7 +279,7 @@ def test_what_was_taken_is_kept_once_the_answer_is_read() -> None:
     here = multiprocessing.Lock()
     ours, _theirs = multiprocessing.Pipe()
     asker = Asker(ours, os.getpid())
-    assert asker.call(here, "acquire", (), {})
+    assert asker.call(here, "acquire", (), {}, b"")
     asker.confirm()
     asker.give_back()
     assert not here.acquire(block=False)
@@ -531,14 +531,14 @@ class OnDevice:
         self.device = "cuda:0"
 
 
-def no_such_place(place: int) -> OnDevice:
+def rebuild_cuda_tensor(place: int) -> OnDevice:
     raise RuntimeError(f"invalid device context of {place}")
 
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process uses one."""
-    reducers = {OnDevice: lambda value: (no_such_place, (id(value),))}
+    reducers = {OnDevice: lambda value: (rebuild_cuda_tensor, (id(value),))}
     monkeypatch.setattr("multiprocessing.reduction.ForkingPickler._extra_reducers", reducers)
     cuda = types.SimpleNamespace(is_initialized=lambda: True)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
@@ -552,6 +552,17 @@ def test_what_workers_put_from_a_device_arrives(home: Home, device: None, kind: 
     assert here.get().value == 1
     there.put(obj=[OnDevice(2)])
     assert there.get()[0].value == 2
+
+
+def refuse() -> None:
+    raise RuntimeError("sour")
+
+
+class Sour:
+    """Cannot be unpickled."""
+
+    def __reduce__(self) -> Any:
+        return refuse, ()
 
 
 class Shared(str):
@@ -570,6 +581,24 @@ def test_a_queue_of_ones_own_puts_what_was_given_to_it(home: Home, device: None)
     there = afar(home, here)
     there.put(OnDevice(1))
     assert here.get() == (OnDevice, 1)
+
+
+def test_what_is_put_back_has_no_handle(home: Home, device: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process of the program has put it: what it sent does not say that it is on a GPU."""
+    here = multiprocessing.get_context("spawn").SimpleQueue()
+    with monkeypatch.context() as elsewhere:
+        reducers = {OnDevice: lambda value: (OnDevice, (value.value,))}
+        elsewhere.setattr("multiprocessing.reduction.ForkingPickler._extra_reducers", reducers)
+        here.put(OnDevice(3))
+    hang_up_on(afar(home, here), "get", after=is_answered)
+    assert here.get().value == 3
+
+
+def test_what_a_class_raises_itself_is_raised(home: Home, device: None) -> None:
+    here = multiprocessing.get_context("spawn").SimpleQueue()
+    here.put(Sour())
+    with pytest.raises(RuntimeError, match="sour"):
+        afar(home, here).get()
 
 
 def test_only_what_is_on_a_device_is_copied(
