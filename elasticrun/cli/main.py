@@ -83,7 +83,9 @@ def _main(arguments: Sequence[str]) -> int:
         config = parse_command_line(arguments, environ)
     except ShowText as shown:
         return _show(shown.text)
-    return launch(config, arguments, _observer(config))
+    status = launch(config, arguments, _observer(config))
+    gc.freeze()  # spares the collections at the interpreter's end, 30 ms
+    return status
 
 
 def _show(text: str) -> int:
@@ -151,9 +153,7 @@ def launch(
 
         # Python's development mode is meant for the workers; asyncio's debug mode has its own variable.
         debug = bool(os.environ.get("PYTHONASYNCIODEBUG"))
-        status = asyncio.run(_run(config, cpus, inbox, spawner, host, observer, witness), debug=debug)
-        gc.freeze()  # spares the collections at the interpreter's end, 30 ms
-        return status
+        return asyncio.run(_run(config, cpus, inbox, spawner, host, observer, witness), debug=debug)
     except BaseException:
         spawner.control.close()  # this ends the spawner
         host.abandon()

@@ -1,0 +1,184 @@
+"""A launcher whose job went well takes the next one, and keeps nothing of the last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import elasticrun
+from elasticrun.launching.server import Server
+from elasticrun.worker.target import LAUNCHER
+from tests.support.processes import DEADLINE, is_alive, wait_end
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+def launcher() -> int:
+    """The launcher of the rank that calls this."""
+    return int(os.environ[LAUNCHER])
+
+
+def run(server: Server, function: Any = launcher, **options: Any) -> Any:
+    """What the one rank of a job returns."""
+    return elasticrun.launch(function, nproc=1, server=server, **options)[0].value
+
+
+def files(pid: int) -> list[str]:
+    """What a process has open."""
+    return sorted(str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def facts(pid: int) -> dict[str, str]:
+    """What a job might change of its launcher: signals, the session, and more."""
+    lines = (line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    kept = ("SigBlk", "SigIgn", "SigCgt", "Umask", "Threads", "NSsid", "Cpus_allowed")
+    return {
+        "cwd": str(Path(f"/proc/{pid}/cwd").readlink()),
+        "limits": Path(f"/proc/{pid}/limits").read_text(),
+    } | {name: text.strip() for name, text in lines if name in kept}
+
+
+def test_jobs_that_go_well_have_one_launcher(server: Server) -> None:
+    first = run(server)
+    assert [run(server) for _ in range(3)] == [first] * 3
+    assert is_alive(first)
+
+
+@contextlib.contextmanager
+def at_work(server: Server, fifo: Path) -> Iterator[int]:
+    """A launcher whose job goes on until the end of the block."""
+    os.mkfifo(fifo)
+
+    def wait() -> int:
+        fifo.open().close()
+        return launcher()
+
+    with elasticrun.start(wait, nproc=1, server=server) as job:
+        while not job._launchers.pids:
+            job.hear(DEADLINE)
+        pid = job._launchers.pids[0]
+        yield pid
+        fifo.open("w").close()
+        assert job.wait()[0].value == pid
+
+
+def test_jobs_side_by_side_have_launchers_of_their_own(server: Server, tmp_path: Path) -> None:
+    with at_work(server, tmp_path / "fifo") as mine:
+        other = run(server)
+    assert mine != other
+    assert {run(server), run(server)} <= {mine, other}
+
+
+def test_a_launcher_keeps_nothing_of_its_job(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads a stream that it wrote to would else wait for its end in vain."""
+    first = run(server, env={"FIRST": "1"})
+    before = files(first), facts(first)
+    monkeypatch.chdir(tmp_path)
+
+    def environment() -> dict[str, str]:
+        return dict(os.environ)
+
+    with elasticrun.start(environment, nproc=1, server=server, stream=True) as job:
+        found = job.wait()[0].value
+    assert found[LAUNCHER] == str(first)
+    assert "FIRST" not in found
+    assert (files(first), facts(first)) == before
+    born = facts(server.process)
+    assert all(before[1][name] == born[name] for name in ("SigBlk", "SigIgn", "SigCgt", "limits", "Umask"))
+
+
+def test_each_job_logs_once(
+    server: Server, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGLEVEL", "ERROR")
+    run(server)
+    monkeypatch.setenv("LOGLEVEL", "INFO")
+    said = []
+    for _ in range(2):
+        run(server)
+        said.append(capfd.readouterr().err.count("\n"))
+    assert said[0] == said[1] > 0
+
+
+def fails() -> None:
+    raise ValueError(str(launcher()))
+
+
+def leaves_a_process() -> int:
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    return launcher()
+
+
+def test_a_launcher_whose_job_failed_takes_no_other(server: Server) -> None:
+    first = run(server)
+    with pytest.raises(elasticrun.WorkerFailed, match=str(first)):
+        run(server, fails)
+    assert run(server) != first
+    wait_end(first)
+
+
+def test_a_launcher_that_was_signalled_takes_no_other(server: Server) -> None:
+    with elasticrun.start(launcher, nproc=1, server=server) as job:
+        job._launchers.tell(0, signal.SIGWINCH)  # which does nothing to it
+        first = job.wait()[0].value
+    assert run(server) != first
+
+
+def test_a_launcher_that_has_inherited_a_process_takes_no_other(server: Server) -> None:
+    first = run(server, leaves_a_process)
+    assert run(server) != first
+    wait_end(first)
+
+
+def test_a_launcher_of_several_nodes_takes_no_other(server: Server) -> None:
+    """It has threads by then, so it could not fork what a job needs."""
+    found = elasticrun.launch(launcher, nproc=1, nodes=2, server=server)
+    again = elasticrun.launch(launcher, nproc=1, nodes=2, server=server)
+    assert not {each.value for each in found} & {each.value for each in again}
+
+
+def test_a_launcher_without_the_newest_imports_takes_no_other(server: Server, tmp_path: Path) -> None:
+    first = run(server)
+    with at_work(server, tmp_path / "fifo") as busy:
+        assert busy == first
+        last = run(server, preload=["bdb"])
+    wait_end(first)
+    assert run(server) == last
+    assert run(server, preload=["cmd"]) != last
+    wait_end(last)
+
+
+def test_a_launcher_that_was_killed_while_it_waited_is_replaced(server: Server) -> None:
+    first = run(server)
+    os.kill(first, signal.SIGKILL)
+    assert run(server) != first
+
+
+def test_waiting_launchers_end_with_the_server() -> None:
+    server = Server()
+    first = run(server)
+    os.kill(server.process, signal.SIGKILL)
+    wait_end(first)
+    server.close()
+
+
+def test_few_launchers_wait(server: Server, tmp_path: Path) -> None:
+    with contextlib.ExitStack() as jobs:
+        found = [jobs.enter_context(at_work(server, tmp_path / str(number))) for number in range(4)]
+    assert len({*found}) == len(found)
+    run(server)  # after which the server has heard of all
+    assert sum(map(is_alive, found)) < len(found)
