@@ -126,6 +126,14 @@ class AgentMemory:
             self.give_up()  # else the agent would take the next save for one that comes during this one
             raise SaveRefused(f"the agent's buffer cannot be mapped: {_words(error)}") from None
 
+    def copied(self, step: int, length: int, digest: str, own: bool) -> None:
+        """Tell that a part needs only its digests: if this process ends now, it is complete as it is.
+
+        The arguments are as for ``end``.
+        """
+        if self._channel is not None:  # else the save is lost, as ``end`` tells
+            self._send({"ask": "copied", "step": step, "length": length, "digest": digest, "own": own})
+
     def end(self, step: int, length: int, digest: str, own: bool) -> None:
         """Tell that a part is complete: ``length`` bytes of the buffer, with this digest.
 

@@ -2,9 +2,12 @@
 
 Theory. ``save`` copies the state into memory that the agent owns, and returns: what the loop changes
 afterwards never reaches the copy. A thread computes the digests, after it has copied what ``save`` left to
-it (``checkpoint/overlap.py``), and only then the agent hears that the part is complete. No rank waits for
-another one: the master finds out which steps all ranks have saved, and the next round restores the newest of
-them on all ranks. So a step that one rank could not save is lost, and never half of it restored.
+it (``checkpoint/overlap.py``), and only then the agent hears that the part is complete. If the worker is
+killed between the copy and the digests, the agent takes the part as it is.
+
+No rank waits for another one: the master finds out which steps all ranks have saved, and the next round
+restores the newest of them on all ranks. So a step that one rank could not save is lost, and never half of it
+restored.
 
 ``load`` has no rank raise alone, as the others would wait for it: all of them raise the same error. What is
 in memory is newer than what is in the job's storage, else the master names nothing to restore.

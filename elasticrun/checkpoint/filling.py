@@ -66,7 +66,7 @@ class Filling:
         """Called after all jobs. Raises Damaged, or what went wrong."""
         if self._error is not None:
             raise self._error
-        if self._is_plain and total_of(self._sum) != self._item.sum:
+        if self._is_plain and self._item.sum and total_of(self._sum) != self._item.sum:
             raise damage(self._item, self._rank)
 
     def _is_wanted_as_it_is(self) -> bool:

@@ -30,7 +30,7 @@ from elasticrun.checkpoint.copying import Copies, Copying, missing_tensors
 from elasticrun.checkpoint.exchange import Remote, is_possible, others
 from elasticrun.checkpoint.gpu import Devices
 from elasticrun.checkpoint.parallel import threads_for
-from elasticrun.checkpoint.parts import Item, Layout, Part, place, seal, write
+from elasticrun.checkpoint.parts import Item, Layout, Part, enlist, place, seal, write
 from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
@@ -60,10 +60,11 @@ class Writing:
             write(self._target, given, threads)
 
     def finish(self, step: int, own: bool) -> None:
-        """Add digests and index, and tell the agent that the part is complete.
+        """Add an index, and then digests; tell the agent after each that the part could be restored.
 
         ``own``: it has what no other rank has saved.
         """
+        self._memory.copied(step, *enlist(self._target, self.items, self._facts), own)
         self._memory.end(step, *seal(self._target, self.items, self._facts), own)
 
 

@@ -4,6 +4,10 @@ A part is the data of its items, one after the other, then an index of them in J
 index. The index has all that a reader needs to build the metadata of ``torch.distributed.checkpoint``, so a
 part is read by itself, and a commit is the union of its parts: no rank has to know what the others save.
 
+Digests take a tenth of a second for each gigabyte. Until they are there, an index without them lies behind
+the place of the one with them, so that one of the two is whole whenever the worker is killed. What the first
+one names cannot be checked.
+
 Which items: those of the save plan of ``torch.distributed.checkpoint``. A plain tensor is the same on all
 ranks, by the rule of that library, and a DTensor that is replicated in all dimensions of its mesh is so as
 well. The ranks of a node divide such tensors among them. Shards, and values that are no tensors, are each
@@ -43,6 +47,8 @@ ALIGNMENT = 64
 #: Rooms are multiples of this many bytes, or of a 32nd of their size, whichever is more.
 _LEAST_UNIT, _UNIT_BITS = 1 << 14, 6
 _FOOTER = struct.Struct("=Q")
+#: Marks an index without digests.
+_UNSEALED = "unsealed"
 #: Room for the index's digests, which are known only later: each is written with this many digits.
 _DIGITS = 16
 
@@ -123,7 +129,8 @@ class Layout:
         """
         items = self.items(divides)
         data = sum(_aligned(item.length) for item, _ in items)
-        total = data + len(_encode([item for item, _ in items], facts or {})) + 20 * len(items) + 4096
+        index = len(_encode([item for item, _ in items], facts or {})) + 20 * len(items)
+        total = data + 2 * index + 4096  # with digests, and without
         unit = max(_LEAST_UNIT, 1 << max(0, total.bit_length() - _UNIT_BITS))
         return -(-total // unit) * unit
 
@@ -241,11 +248,24 @@ def seal(memory: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]) -> 
     """Add digests, and the index behind the items. Returns the bytes in use, and the part's digest."""
     for item in items:
         item.sum = total_of(checksum(memory[item.at : item.at + item.length]))
-    end = max((item.at + _aligned(item.length) for item in items), default=0)
-    index = _encode(items, facts)
+    return _put(memory, _end_of(items), _encode(items, facts))
+
+
+def enlist(memory: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]) -> tuple[int, str]:
+    """Add an index without digests, which leaves room for the one of ``seal``. Returns the same."""
+    room = len(_encode(items, facts)) + _FOOTER.size
+    return _put(memory, _end_of(items) + room, _encode(items, {_UNSEALED: True, **facts}))
+
+
+def _end_of(items: Sequence[Item]) -> int:
+    return max((item.at + _aligned(item.length) for item in items), default=0)
+
+
+def _put(memory: torch.Tensor, at: int, index: bytes) -> tuple[int, str]:
+    """Write an index. Returns where the part ends with it, and its digest."""
     tail = index + _FOOTER.pack(len(index))
-    memory[end : end + len(tail)] = torch.frombuffer(bytearray(tail), dtype=torch.uint8)
-    return end + len(tail), digest_of(index)
+    memory[at : at + len(tail)] = torch.frombuffer(bytearray(tail), dtype=torch.uint8)
+    return at + len(tail), digest_of(index)
 
 
 def checksum(data: torch.Tensor) -> int:
@@ -332,7 +352,7 @@ def value_in(data: torch.Tensor, item: Item, rank: int) -> io.BytesIO:
 
 
 def _checked(data: torch.Tensor, item: Item, rank: int) -> torch.Tensor:
-    if total_of(checksum(data)) != item.sum:
+    if item.sum and total_of(checksum(data)) != item.sum:
         raise damage(item, rank)
     return data
 
@@ -343,8 +363,11 @@ def damage(item: Item, rank: int) -> Damaged:
 
 
 def items_of(index: dict[str, Any]) -> list[Item]:
-    """The items that the index of a part lists."""
-    return [Item(*each[:4], *map(tuple, each[4:7]), *each[7:]) for each in index["items"]]
+    """The items that the index of a part lists. Those of one without digests have none to be checked."""
+    items = [Item(*each[:4], *map(tuple, each[4:7]), *each[7:]) for each in index["items"]]
+    for item in items if index.get(_UNSEALED) else ():
+        item.sum = ""
+    return items
 
 
 def _index_of(memory: memoryview, what: str, digest: str) -> dict[str, Any]:

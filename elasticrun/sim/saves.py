@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 from elasticrun.core.job.events import JobEffect
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.core.state.events import BufferMade, BufferRefused, SaveBegins, SaveEnds, WorkerGone
+from elasticrun.core.state.events import (
+    BufferMade,
+    BufferRefused,
+    SaveBegins,
+    SaveCopied,
+    SaveEnds,
+    WorkerGone,
+)
 from elasticrun.sim.copies import SimCopies
 from elasticrun.sim.gathering_rules import Gathering
 from elasticrun.sim.kernel import require
@@ -89,22 +96,35 @@ class Saves:
         """A worker may write: it takes a while, and the worker may die before it is done."""
         group = agent.workers.group
         if group is not None:
-            self.kernel.after(0.3 * self.rng.random(), self._wrote, agent, group, rank, step, buffer)
+            lasts = 0.3 * self.rng.random()
+            self.kernel.after(lasts / 2, self._copied, agent, group, rank, step, buffer)
+            self.kernel.after(lasts, self._wrote, agent, group, rank, step, buffer)
+
+    def _copied(self, agent: SimAgent, group: Group, rank: int, step: int, buffer: int) -> None:
+        """Only the digests of a part are missing, so the vault keeps it if the worker dies now."""
+        if group is not agent.workers.group or rank - group.assignment.first_rank not in group.alive:
+            return
+        agent.memory.contents[buffer] = CommitId(group.round, step), rank
+        agent.memory.handle(SaveCopied(rank, step, 10, f"{group.round}.{step}.{rank} copied", self.own))
 
     def _wrote(self, agent: SimAgent, group: Group, rank: int, step: int, buffer: int) -> None:
         memory, local_rank = agent.memory, rank - group.assignment.first_rank
         if group is not agent.workers.group:
             return
-        if local_rank not in group.alive:
+        commit = CommitId(group.round, step)
+        is_alive = local_rank in group.alive
+        if not is_alive and memory.contents.get(buffer) != (commit, rank):
             memory.handle(WorkerGone(rank))
             return
-        commit = CommitId(group.round, step)
         memory.contents[buffer] = commit, rank
         world = self.sim.rules.world_of(agent.name, group.assignment)
         assert world is not None
         if world.generation == self._generation or commit.round < self._first:
             self._note_saved(commit, rank)
-        memory.handle(SaveEnds(rank, step, 10, f"{commit.round}.{commit.step}.{rank}", self.own))
+        if is_alive:
+            memory.handle(SaveEnds(rank, step, 10, f"{commit.round}.{commit.step}.{rank}", self.own))
+        else:
+            memory.handle(WorkerGone(rank))
 
     def _note_saved(self, commit: CommitId, rank: int) -> None:
         ranks = self._saved.setdefault(commit, set())

@@ -26,11 +26,13 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from elasticrun.checkpoint import parts
 from elasticrun.checkpoint.parts import (
     ALIGNMENT,
+    Damaged,
     Item,
     Layout,
     Part,
     checksum,
     dtype_of,
+    enlist,
     place,
     seal,
     total_of,
@@ -83,6 +85,10 @@ def saved(layout: Layout, divides: bool = False, threads: int = 1, **facts: obje
     return bytearray(memory[:length].tolist()), digest
 
 
+def in_memory(memory: torch.Tensor, length: int, digest: str) -> Part:
+    return Part(0, memoryview(bytearray(memory[:length].tolist())), digest)
+
+
 def part_of(state: Mapping[str, Any], threads: int = 1, **facts: object) -> Part:
     data, digest = saved(layout_of(state), False, threads, **facts)
     return Part(0, memoryview(data), digest)
@@ -105,6 +111,26 @@ def same(one: Mapping[str, torch.Tensor | bytes], other: Mapping[str, torch.Tens
 
 
 # Reading what was written
+
+
+def test_a_part_can_be_read_before_its_digests_are_there_and_while_they_are_written() -> None:
+    state = {"a": made("float32", (5, 7)), "b": made("bool", (3,)), "c": [1, "two"]}
+    layout, facts = layout_of(state), dict[str, Any](mappings={})
+    memory = torch.full((layout.room(False, facts),), 0xAA, dtype=torch.uint8)
+    items = layout.items(False)
+    placed = place(items)
+    write(memory, items)
+    first = enlist(memory, placed, facts)
+    found = in_memory(memory, *first)
+    assert same(read(found), read(part_of(state)))
+    assert [item.sum for item in found.items] == [""] * 3
+    last = seal(memory, placed, facts)
+    for ends in (first, last):
+        assert same(read(in_memory(memory, *ends)), read(found))
+    memory[0] ^= 1
+    read(in_memory(memory, *first))  # nothing can tell
+    with pytest.raises(Damaged):
+        read(in_memory(memory, *last))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

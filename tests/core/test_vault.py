@@ -21,6 +21,7 @@ from elasticrun.core.state.events import (
     Refuse,
     RoundBegins,
     SaveBegins,
+    SaveCopied,
     SaveEnds,
     Stored,
     Tick,
@@ -367,6 +368,58 @@ def test_who_goes_leaves_no_half_of_a_part() -> None:
     assert keeper.steps() == []
     keeper.begin(0, 1)
     assert keeper.of(Grant) == [grant], "the same buffer"
+
+
+def test_who_goes_leaves_a_whole_part_though_its_digests_are_missing() -> None:
+    keeper = Keeper(0, 1)
+    keeper.save(1, 1)
+    keeper.begin(0, 1)
+    assert keeper.do(SaveCopied(0, 1, 8, "copied", own=True)) == []
+    assert keeper.steps() == [], "its digests may come yet"
+    keeper.do(WorkerGone(0))
+    assert keeper.steps() == [1]
+    [part] = [each for each in keeper.vault.stored(CommitId(0, 1)) if each.rank == 0]
+    assert (part.length, part.digest, part.own) == (8, "copied", True)
+
+
+def test_what_is_given_up_is_not_kept_though_it_is_whole() -> None:
+    keeper = Keeper(0)
+    keeper.begin(0, 1)
+    keeper.do(SaveCopied(0, 1, 9, "copied"))
+    keeper.do(WorkerGone(0, gave_up=True))
+    assert keeper.steps() == []
+    keeper.begin(0, 1)
+    keeper.do(WorkerGone(0))
+    assert keeper.steps() == [], "what is written next is another part"
+
+
+@pytest.mark.parametrize(
+    "event", [SaveCopied(0, 2, 9, "d"), SaveCopied(1, 1, 9, "d"), SaveCopied(0, 1, 9, "d", peer=8)]
+)
+def test_what_is_told_of_another_save_changes_nothing(event: SaveCopied) -> None:
+    keeper = Keeper(0, 1)
+    keeper.begin(0, 1)
+    assert keeper.do(event) == []
+    keeper.do(WorkerGone(0))
+    keeper.save(1, 1)
+    assert keeper.steps() == []
+
+
+def test_a_part_that_would_be_longer_than_its_buffer_is_not_kept() -> None:
+    keeper = Keeper(0)
+    keeper.begin(0, 1)
+    keeper.do(SaveCopied(0, 1, 11, "d"))
+    keeper.do(WorkerGone(0))
+    assert keeper.steps() == []
+
+
+def test_digests_that_come_take_the_place_of_none() -> None:
+    keeper = Keeper(0)
+    keeper.begin(0, 1)
+    keeper.do(SaveCopied(0, 1, 9, "copied"))
+    keeper.end(0, 1, "sealed")
+    keeper.do(WorkerGone(0))
+    assert [each.digest for each in keeper.vault.stored(CommitId(0, 1))] == ["sealed"]
 
 
 def test_who_goes_waits_for_nothing() -> None:

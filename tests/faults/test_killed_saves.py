@@ -17,6 +17,12 @@ PATIENCE = 700.0  # seconds
 SPARE = 5  # calls that one save may make more than another, as when a thread is late
 
 
+def test_a_save_that_dies_before_it_has_digests_is_restored(cluster: Cluster) -> None:
+    job = cluster.launch("--standalone", "--nproc-per-node=2", "--max-restarts=1", KEEPER, "checksum", "1")
+    assert job.wait() == 0, job.story()
+    assert {each[1] for each in job.wait_lines(r"round 1 rank \d: (.*)", 2)} == {"step 2, right"}
+
+
 def test_a_save_that_dies_at_any_call_restores_that_step_or_the_one_before(cluster: Cluster) -> None:
     job = ("--standalone", "--nproc-per-node=2")
     whole = cluster.launch(*job, "--max-restarts=1", KEEPER, str(NEVER), "1")

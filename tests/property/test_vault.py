@@ -24,6 +24,7 @@ from elasticrun.core.state.events import (
     Refuse,
     RoundBegins,
     SaveBegins,
+    SaveCopied,
     SaveEnds,
     Stored,
     Tick,
@@ -70,6 +71,7 @@ class VaultMachine(RuleBasedStateMachine):
         self.live: dict[
             int, tuple[int, int, Written]
         ] = {}  # by rank: the process that writes, where, and what
+        self.whole: set[int] = set()  # ranks whose part is whole though it has not ended
         self.stored: dict[int, Written] = {}  # by buffer; None of what is half written
         self.kept: CommitId | None = None
         self.told: tuple[Holding, ...] = ()
@@ -127,6 +129,7 @@ class VaultMachine(RuleBasedStateMachine):
             assert isinstance(answer, Refuse)
         else:
             del self.live[end.rank]
+            self.whole.discard(end.rank)
             assert isinstance(answer, Stored if end.length <= self.sizes[buffer] else Refuse)
             if isinstance(answer, Stored):
                 self.stored[buffer] = written
@@ -236,17 +239,30 @@ class VaultMachine(RuleBasedStateMachine):
         step = (0 if written is None else written.commit.step) + ahead
         self.do(SaveEnds(rank, step, length, f"{self.now}", peer=peer + other))
 
-    @rule(other=PEERS, data=st.data())
-    def give_up(self, other: int, data: st.DataObject) -> None:
+    @rule(length=st.sampled_from((5, 5, 50)), data=st.data(), other=PEERS)
+    def copy_one(self, length: int, data: st.DataObject, other: int) -> None:
+        """Perhaps one of another process, or one that is too long."""
+        rank = data.draw(st.sampled_from((*self.live, 4)), "rank")
+        peer, buffer, written = self.live.get(rank, (0, -1, None))
+        step = 0 if written is None else written.commit.step
+        if written is not None and not other and length <= self.sizes[buffer]:
+            self.whole.add(rank)
+        self.do(SaveCopied(rank, step, length, f"{self.now} copied", peer=peer + other))
+
+    @rule(other=PEERS, gave_up=st.booleans(), data=st.data())
+    def give_up(self, other: int, gave_up: bool, data: st.DataObject) -> None:
         """Perhaps a process that saves nothing, beside one of the same rank that does."""
         saving = {4: 0} | {save.rank: save.peer for save in self.unanswered}
         saving |= {rank: peer for rank, (peer, _, _) in self.live.items()}
         rank = data.draw(st.sampled_from(sorted(saving)), "rank")
         peer = saving[rank] + other
         if rank in self.live and not other:
-            del self.live[rank]
+            _, buffer, written = self.live.pop(rank)
+            if rank in self.whole and not gave_up:
+                self.stored[buffer] = written
+            self.whole.discard(rank)
         self.unanswered = [save for save in self.unanswered if (save.rank, save.peer) != (rank, peer)]
-        self.do(WorkerGone(rank, peer))
+        self.do(WorkerGone(rank, peer, gave_up))
 
     # -- memory and time
 

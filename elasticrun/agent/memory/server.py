@@ -52,6 +52,7 @@ from elasticrun.core.state.events import (
     Refuse,
     RoundBegins,
     SaveBegins,
+    SaveCopied,
     SaveEnds,
     Stored,
     Tick,
@@ -268,8 +269,12 @@ class MemoryServer:
                 step, length = _natural(message, "step"), _natural(message, "length")
                 digest = _digest(message, "digest")
                 self._handle(SaveEnds(rank, step, length, digest, own, connection.number))
+            case {"ask": "copied", "step": int(), "length": int(), "digest": str(), "own": bool(own)}:
+                step, length = _natural(message, "step"), _natural(message, "length")
+                digest = _digest(message, "digest")
+                self._handle(SaveCopied(rank, step, length, digest, own, connection.number))
             case {"ask": "give up"}:
-                self._handle(WorkerGone(rank, connection.number))
+                self._handle(WorkerGone(rank, connection.number, gave_up=True))
             case {"ask": "buffer", "number": int()}:
                 self._show_buffer(connection, rank, _natural(message, "number"))
             case {"ask": "restore", "from": int()}:

@@ -2,6 +2,8 @@
 
     MAKING -> FREE -> WRITING -> STORED -> FREE
 
+What is written may be *whole* before it is stored: then it is stored when its writer ends, as it is.
+
 A buffer is made for one rank, whose save waits for it, and is free for any rank from then on. Buffers are
 numbered, and no number is used twice. Invariant: a buffer has a commit exactly while it is written or
 holds a part.
@@ -65,20 +67,28 @@ class Buffer:
     contents: str = ""  # digest of the names and shapes of what is shared
     divides: bool = False  # it has only a share of what is shared
     own: bool = False  # it has shards of tensors, which no other rank has
+    is_whole: bool = False  # all of it is there, digests aside
 
     def write(self, save: SaveBegins, round_: int, divides: bool) -> None:
         """A rank writes its part of a commit from now on."""
         self.stage, self.rank, self.home, self.peer = Stage.WRITING, save.rank, save.rank, save.peer
         self.commit, self.contents, self.divides = CommitId(round_, save.step), save.contents, divides
+        self.is_whole = False
+
+    def copied(self, length: int, digest: str, own: bool) -> None:
+        """All of the part is there, and would have this digest without those of its items."""
+        self.is_whole, self.length, self.digest, self.own = True, length, digest, own
 
     def store(self, length: int, digest: str, own: bool) -> None:
         """The part is complete."""
+        self.is_whole = True
         self.stage, self.length, self.digest, self.own = Stage.STORED, length, digest, own
 
     def free(self) -> None:
         """Nobody needs what it holds."""
         self.stage, self.rank, self.peer, self.commit = Stage.FREE, -1, -1, None
         self.length, self.digest, self.contents, self.divides, self.own = 0, "", "", False, False
+        self.is_whole = False
 
 
 class Shelf:

@@ -45,6 +45,21 @@ class SaveBegins:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveCopied:
+    """A worker has written its part, and only its digests are missing: it is complete if the worker ends now.
+
+    There is no answer.
+    """
+
+    rank: int
+    step: int
+    length: int  # bytes of the buffer that are in use
+    digest: str  # of the part without digests of its items
+    own: bool = False  # it has shards of tensors, which no other rank has
+    peer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SaveEnds:
     """A worker has written its part, which has this digest. The answer is ``Stored`` or ``Refuse``."""
 
@@ -62,6 +77,7 @@ class WorkerGone:
 
     rank: int
     peer: int = 0
+    gave_up: bool = False  # what it has written is not to be used
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +118,16 @@ class Tick:
 
 
 VaultEvent = (
-    RoundBegins | SaveBegins | SaveEnds | WorkerGone | BufferMade | BufferRefused | Judged | Pinned | Tick
+    RoundBegins
+    | SaveBegins
+    | SaveCopied
+    | SaveEnds
+    | WorkerGone
+    | BufferMade
+    | BufferRefused
+    | Judged
+    | Pinned
+    | Tick
 )
 
 

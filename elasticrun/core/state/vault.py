@@ -37,6 +37,7 @@ from elasticrun.core.state.events import (
     Refuse,
     RoundBegins,
     SaveBegins,
+    SaveCopied,
     SaveEnds,
     Stored,
     VaultEffect,
@@ -100,8 +101,10 @@ class Vault:
                 self._begin_save(event)
             case SaveEnds():
                 self._end_save(event)
-            case WorkerGone(rank, peer):
-                self._give_up(rank, peer)
+            case SaveCopied():
+                self._note_copy(event)
+            case WorkerGone():
+                self._give_up(event)
             case BufferMade(buffer):
                 self.shelf.made(buffer)
             case BufferRefused(buffer, reason):
@@ -168,8 +171,8 @@ class Vault:
             self._wishes[event.rank] = Wish(event, self._now + patience)
 
     def _end_save(self, event: SaveEnds) -> None:
-        buffer = self.shelf.written_by(event.rank)
-        if buffer is None or (buffer.commit, buffer.peer) != (CommitId(self._round, event.step), event.peer):
+        buffer = self._written_in(event)
+        if buffer is None:
             self._refuse(event, f"rank {event.rank} does not write step {event.step} here")
         elif event.length > buffer.size:
             buffer.free()
@@ -179,12 +182,30 @@ class Vault:
             self._last[event.rank] = event.step
             self._effects.append(Stored(event.rank, event.step, event.peer))
 
-    def _give_up(self, rank: int, peer: int) -> None:
+    def _note_copy(self, event: SaveCopied) -> None:
+        """A part needs nothing more but digests. What is said of no save that is under way is ignored."""
+        buffer = self._written_in(event)
+        if buffer is not None and event.length <= buffer.size:
+            buffer.copied(event.length, event.digest, event.own)
+
+    def _written_in(self, event: SaveCopied | SaveEnds) -> Buffer | None:
+        """The buffer that a worker speaks of."""
+        buffer = self.shelf.written_by(event.rank)
+        meant = CommitId(self._round, event.step), event.peer
+        return buffer if buffer is not None and (buffer.commit, buffer.peer) == meant else None
+
+    def _give_up(self, event: WorkerGone) -> None:
         """One process of a rank has gone: what another one of it saves goes on."""
-        wish, buffer = self._wishes.get(rank), self.shelf.written_by(rank)
-        if wish is not None and wish.save.peer == peer:
-            del self._wishes[rank]
-        if buffer is not None and buffer.peer == peer:
+        wish, buffer = self._wishes.get(event.rank), self.shelf.written_by(event.rank)
+        if wish is not None and wish.save.peer == event.peer:
+            del self._wishes[event.rank]
+        if buffer is None or buffer.peer != event.peer:
+            return
+        if buffer.is_whole and not event.gave_up:
+            assert buffer.commit is not None, "it is written"
+            self._last[event.rank] = buffer.commit.step
+            buffer.store(buffer.length, buffer.digest, buffer.own)
+        else:
             buffer.free()
 
     def _miss(self, rank: int, reason: str) -> None:
