@@ -143,6 +143,7 @@ class Follower:
                 continue
             away, gone, self.trouble = None, None, ""
             self._in_touch.set()
+            self._hurried.clear()
 
     def _may_pass(self, error: ElasticRunError) -> bool:
         """Whether it is worth asking again. What the job itself declines, it declines."""

@@ -32,7 +32,23 @@ SCRIPT = """
     """
 
 #: Reads, and has the words of multiprocessing's resource tracker in its command line.
-TRACKER = ("sh", "-c", "cat; : from multiprocessing.resource_tracker import main")
+TRACKER = ("sh", "-c", f"cat; : {spawner_detached.TRACKER.decode()}")
+
+
+def test_the_resource_tracker_is_known_by_its_command_line() -> None:
+    code = """from multiprocessing import resource_tracker as it
+it.ensure_running()
+print(it._resource_tracker._pid, flush=True)
+input()"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdin is not None and owner.stdout is not None
+        tracker = int(owner.stdout.readline())
+        assert spawner_detached._is_tracker(tracker)
+        assert not spawner_detached._is_tracker(owner.pid)
+        owner.stdin.write(b"\n")
+        owner.stdin.close()
 
 
 def launch(cluster: Cluster, folder: Path, end: str, *options: str) -> tuple[Launcher, dict[str, int]]:
