@@ -136,7 +136,7 @@ class ForkServer:
         self._import(request["preload"], request["path"])
         # Workers import for themselves what was edited since, or what no fork can use.
         is_fit = warm_imports.are_as(self._files) and not self._uses_cuda
-        self._start(fds, is_fit, socket.socket(fileno=os.dup(fds[-1])))
+        self._start(fds, is_fit, socket.socket(fileno=fds[-1]))
 
     def _import(self, names: Sequence[str], path: Sequence[str]) -> None:
         """Import what the job's workers need, as far as that can be done and forked afterwards.
@@ -162,17 +162,20 @@ class ForkServer:
 
     def _start(self, fds: list[int], is_fit: bool, channel: socket.socket) -> None:
         """Have a launcher carry out a request: one that waits for it, or else a new one."""
+        fork = None
         try:
             fork = self._idle.pop() if self._idle else self._fork()
+            fork.order(fds, is_fit)
         except OSError as error:
             tell(channel, f"problem cannot start a launcher: {error.strerror}")
             channel.close()
-            for fd in fds:
+            for fd in fds[:-1]:
                 os.close(fd)
+            if fork is not None:
+                self._free(fork)
             return
         fork.channel = channel
-        self._selector.register(channel, selectors.EVENT_READ, lambda: self._told(fork))
-        fork.order(fds, is_fit)
+        self._selector.register(channel, selectors.EVENT_READ, lambda: self._told(fork, channel))
 
     def _fork(self) -> Fork:
         """Fork a launcher. Raises OSError."""
@@ -182,16 +185,16 @@ class ForkServer:
         self._selector.register(fork.control, selectors.EVENT_READ, lambda: self._heard(fork))
         return fork
 
-    def _told(self, fork: Fork) -> None:
+    def _told(self, fork: Fork, channel: socket.socket) -> None:
         """The caller wants a signal sent; or it has hung up, and wants nothing more of this launcher."""
-        if fork.channel is None:
-            return  # its job has ended just now
+        if fork.channel is not channel:
+            return  # the job has ended just now, and another one may have begun
         try:
-            words = fork.channel.recv(_WORDS)
+            words = channel.recv(_WORDS)
         except ConnectionError:
             words = b""
         if not words or words == LET_GO:
-            self._selector.unregister(fork.channel)
+            self._selector.unregister(channel)
         if words == LET_GO:
             fork.is_let_go = True
             fork.hang_up()
@@ -212,6 +215,8 @@ class ForkServer:
             self._hang_up(fork, int(ExitCode.OK))
             self._free(fork)
         else:
+            if fork in self._idle:
+                self._idle.remove(fork)
             with contextlib.suppress(KeyError):  # it was dismissed just now
                 self._selector.unregister(fork.control)
 
@@ -227,7 +232,8 @@ class ForkServer:
     def _dismiss(self, fork: Fork) -> None:
         """Let a launcher end that waits for an order."""
         self._selector.unregister(fork.control)
-        fork.control.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # it has just ended
+            fork.control.shutdown(socket.SHUT_RDWR)
 
     def _dismiss_idle(self) -> None:
         while self._idle:

@@ -3,17 +3,19 @@
 Theory. A fork of a process that has torch takes 5 ms, and copies some 2,000 pages that a launcher writes to,
 which takes longer than what it does with them. So a launcher whose job went well takes the next one: it has
 these pages, and its code has been run before. What a job changes of its process is put back in between:
-signals, streams, files, the log, the directory. Its environment comes with the order.
+signals, streams, files, the log, directories, the event loop. Its environment comes with the order.
 
 Invariants. Only a launcher that has nothing left of its job takes another one: it ended well, has one thread
-and no children, and nobody has sent it a signal. All others end as any program. While it waits it holds
-nothing of any job. It has the modules that the server had when it was forked; whoever imports another one
-lets go of it. Nothing here ever returns to the frames of the server, and no launcher outlives that.
+and no children, has imported no code of others, and nobody has sent it a signal. All others end as any
+program. While it waits it holds nothing of any job. It has the modules that the server had when it was
+forked; whoever imports another one lets go of it. Nothing here ever returns to the frames of the server, and
+no launcher outlives that.
 """
 
 from __future__ import annotations
 
 import array
+import asyncio
 import contextlib
 import fcntl
 import json
@@ -22,6 +24,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from dataclasses import replace
 from signal import SIGKILL, SIGSTOP
 from typing import TYPE_CHECKING
@@ -71,7 +74,7 @@ def asked(fds: Sequence[int]) -> dict[str, Any]:
 
 
 def tell(channel: socket.socket, words: str) -> None:
-    """Tell the caller something, unless it has hung up."""
+    """Tell the caller, or the server, something, unless it has hung up."""
     with contextlib.suppress(OSError):
         channel.send(words.encode())
 
@@ -118,18 +121,18 @@ class Fork:
             theirs.close()
 
     def order(self, fds: list[int], is_fit: bool) -> None:
-        """Have it carry out the request with these descriptors, which are its own to close.
+        """Have it carry out the request with these descriptors, which are its own to close, but the last.
 
-        ``is_fit``: its workers may be forks of it.
+        ``is_fit``: its workers may be forks of it. Raises OSError if the kernel does not send them.
         """
-        self.untaken = fds, is_fit
-        with contextlib.suppress(OSError):  # it has ended; that is handled when it is reaped
+        with contextlib.suppress(ConnectionError):  # it has ended; that is handled when it is reaped
             socket.send_fds(self.control, [_FIT if is_fit else _UNFIT], [*fds])
+        self.untaken = fds, is_fit
 
     def taken(self) -> None:
         """It has its order, so nobody else needs that."""
         if self.untaken is not None:
-            for fd in self.untaken[0]:
+            for fd in self.untaken[0][:-1]:  # the last one is the channel
                 os.close(fd)
             self.untaken = None
 
@@ -179,6 +182,8 @@ class _Own:
 
     def __init__(self) -> None:
         self._std = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3) for number in range(3)]
+        self._modules = {*sys.modules}
+        self._temporary = tempfile.tempdir  # where temporary files go, as far as that was looked up
         known = {signum: signal.getsignal(signum) for signum in signal.valid_signals() - {SIGKILL, SIGSTOP}}
         self._signals = {signum: handler for signum, handler in known.items() if handler is not None}
 
@@ -186,6 +191,13 @@ class _Own:
     def files(self) -> set[int]:
         """The descriptors that an order must not close."""
         return {*self._std}
+
+    def has_foreign_code(self) -> bool:
+        """Whether an order had modules imported that are neither ours nor Python's: what they have changed of
+        this process is not known.
+        """
+        new = {name.partition(".")[0] for name in sys.modules.keys() - self._modules}
+        return not new <= {_LOG, *sys.stdlib_module_names}
 
     def restore(self, keep: Collection[int]) -> None:
         """Put back what an order has changed of this process, and close its files but those in ``keep``."""
@@ -196,6 +208,9 @@ class _Own:
         for number, fd in enumerate(self._std):
             os.dup2(fd, number)
         close_files(keep={0, 1, 2, *self._std, *keep})
+        tempfile.tempdir = self._temporary
+        if sys.version_info < (3, 14):  # where a thread gets a loop by asking for it, unless it has had one
+            asyncio.set_event_loop_policy(None)
         log = logging.getLogger(_LOG)
         log.handlers.clear()
         log.setLevel(logging.NOTSET)
@@ -237,12 +252,12 @@ def _carry_out_orders(control: socket.socket, kept: frozenset[int], server: int)
             return ExitCode.OK
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        control.send(TAKEN)
+        tell(control, TAKEN.decode())
         status, went_well = _carry_out(fds, words == _FIT, kept, keep | own.files)
-        if not went_well or not may_fork() or has_children():
+        if not went_well or not may_fork() or has_children() or own.has_foreign_code():
             return status
         own.restore(keep)
-        control.send(DONE)
+        tell(control, DONE.decode())
 
 
 def _carry_out(

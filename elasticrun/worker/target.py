@@ -178,8 +178,11 @@ def arm(call: Call) -> None:
     mine = [each for each in call.terms["faults"] if call.is_of(each)]
     if not mine:
         return
-    library: Any = sys.modules.get("elasticrun.worker.reporter")
-    reporter = None if library is None else library.current()
+    reporter: Any = None
+    with contextlib.suppress(ImportError):  # the caller's path is ours by now
+        from elasticrun.worker.reporter import current
+
+        reporter = current()
     if reporter is None:
         raise RuntimeError("faults come with steps, but no steps are reported in this job")
     for name in ("step", "numbered_step"):

@@ -56,6 +56,23 @@ def test_steps_of_optimizers_count() -> None:
     assert [result.value for result in results] == [1]
 
 
+def test_a_rank_that_is_no_fork_meets_its_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has imported nothing of elasticrun before it is called."""
+    module = tmp_path / "edited_module.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def train() -> int:
+        elasticrun.report_step(1)
+        return int(os.environ["ELASTICRUN_ROUND"])
+
+    options: Any = {"nproc": 1, "max_restarts": 1, "preload": ["edited_module"]}
+    for text in ("", "edited = True\n"):
+        module.write_text(text)
+        with elasticrun.start(train, faults=[Kill(rank=0, at_step=1)], **options) as job:
+            assert [result.value for result in job.wait()] == [1]
+            assert "SIGKILL" in job.why(1)
+
+
 def test_a_frozen_rank_is_found_by_its_silence() -> None:
     def train() -> int:
         for step in range(3):

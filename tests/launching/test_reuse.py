@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
+import sys
+import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ from typing import Any
 import pytest
 
 import elasticrun
+from elasticrun.cli.forked_launcher import _Own
 from elasticrun.launching.server import Server
 from elasticrun.worker.target import LAUNCHER
 from tests.support.processes import DEADLINE, is_alive, wait_end
@@ -114,6 +119,48 @@ def test_each_job_logs_once(
     assert said[0] == said[1] > 0
 
 
+def test_ranks_find_nothing_of_the_job_before(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a launcher has looked up would else be there in all that is forked from it."""
+
+    def found() -> tuple[int, str, bool]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                asyncio.get_event_loop().close()
+            except RuntimeError:
+                return launcher(), tempfile.gettempdir(), False
+        return launcher(), tempfile.gettempdir(), True
+
+    first = run(server, found)
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        assert run(server, found) == (first[0], str(folder), first[2])
+    folder.rmdir()
+    assert run(server, found) == first
+
+
+def test_a_caller_that_hangs_up_late_does_not_disturb_the_next_job(server: Server) -> None:
+    """The server hears at once that a job is over, that its caller has gone, and that there is another."""
+    with elasticrun.start(launcher, nproc=1, server=server) as job:
+        while not job.answers():
+            job.hear(DEADLINE)
+        os.kill(server.process, signal.SIGSTOP)
+        try:
+            title = Path(f"/proc/{job.answers()[0]}/cmdline")
+            while b"waits" not in title.read_bytes():  # until it has told that, too
+                pass
+            following = elasticrun.start(launcher, nproc=1, server=server)
+            job.close()
+        finally:
+            os.kill(server.process, signal.SIGCONT)
+        with following:
+            assert following.wait(DEADLINE)
+
+
 def fails() -> None:
     raise ValueError(str(launcher()))
 
@@ -160,6 +207,19 @@ def test_a_launcher_without_the_newest_imports_takes_no_other(server: Server, tm
     assert run(server) == last
     assert run(server, preload=["cmd"]) != last
     wait_end(last)
+
+
+@pytest.mark.parametrize(
+    ("module", "is_foreign"), [("their_logging.handlers", True), ("elasticrun.later", False), ("this", False)]
+)
+def test_a_launcher_notices_that_code_of_others_was_imported(
+    monkeypatch: pytest.MonkeyPatch, module: str, is_foreign: bool
+) -> None:
+    own = _Own()
+    monkeypatch.setitem(sys.modules, module, sys)
+    assert own.has_foreign_code() is is_foreign
+    for number in own.files:
+        os.close(number)
 
 
 def test_a_launcher_that_was_killed_while_it_waited_is_replaced(server: Server) -> None:
