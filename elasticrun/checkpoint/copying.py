@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from elasticrun.checkpoint.exchange import Remote, Wanted, tell, transfer
 from elasticrun.checkpoint.filling import Filling
 from elasticrun.checkpoint.parallel import LEAST, batches, run_all
-from elasticrun.checkpoint.parts import Damaged, Item, Part, value_in
+from elasticrun.checkpoint.parts import Damaged, Item, Part, is_unsealed, value_in
 from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
@@ -53,9 +53,17 @@ class Copies:
         self._damaged: dict[tuple[int, int, int], str] = {}  # by holder, rank of the part, number of the item
 
     def arrange(self, found: Iterable[Part | Remote], rank: int) -> None:
-        """Note where each item is. What this node has comes first; but of plain values, each rank's own."""
+        """Note where each item is. What this node has comes first, with digests before without; but of plain
+        values, each rank's own.
+        """
         self._places.clear()
-        for part in sorted(found, key=lambda part: (isinstance(part, Remote), part.rank != rank)):
+        for part in sorted(
+            found, key=lambda it: (isinstance(it, Remote), is_unsealed(it.facts), it.rank != rank)
+        ):
+            if is_unsealed(part.facts) and part.rank == rank:
+                logger.info(
+                    "the saved state of rank %d has no checksums, as its worker was killed before", rank
+                )
             for number, item in enumerate(part.items):
                 self._places.setdefault(item.index, []).append((part, number))
         for places in self._places.values():

@@ -7,7 +7,8 @@ costs the commit and never its truth.
 
 An item is the bytes of ``torch.save``, as torch's own writer makes them. They go from the part's memory to
 the storage in blocks; no item is copied. The digest of an item in memory is compared after it was written: so
-what was damaged before, or overwritten meanwhile, is found.
+what was damaged before, or overwritten meanwhile, is found. For a part without digests they are computed
+first, so there it is only what was overwritten.
 
 Values that are no tensors are each rank's own, and torch knows one value by each name. All of them are in the
 files, and torch's metadata names that of the lowest rank, in torch's form (``checkpoint/plain_values.py``);
@@ -35,7 +36,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from elasticrun.checkpoint.parts import Item, Part, dtype_of
+from elasticrun.checkpoint.parts import Item, Part, checksum, dtype_of, total_of
 from elasticrun.checkpoint.plain_values import View, views_of
 from elasticrun.checkpoint.stream import Stream, Told
 from elasticrun.errors import CheckpointError
@@ -176,6 +177,8 @@ def _divided(parts: Sequence[Part], share: Share) -> tuple[list[tuple[Part, Item
 
 def _write(stream: Stream, part: Part, item: Item) -> StoredItem:
     at = stream.at
+    if not item.sum:
+        item.sum = total_of(checksum(part.data(item)))
     if not item.dtype:
         stream.write(part.value(item).getbuffer())
     else:

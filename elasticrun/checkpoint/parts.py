@@ -16,7 +16,7 @@ rank's own: a restored rank gets its own back, and a rank that is new gets anoth
 The digest of an item is the sum of its 64-bit words, modulo 2**64: any single flipped byte changes it, and
 it is computed as fast as memory is read. It does not resist somebody who wants to be taken for another:
 nobody but the job's own processes can write a part. The digest of a part is that of its index, and so
-covers all of it.
+covers all of it, if the index has digests.
 """
 
 from __future__ import annotations
@@ -253,8 +253,9 @@ def seal(memory: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]) -> 
 
 def enlist(memory: torch.Tensor, items: Sequence[Item], facts: dict[str, Any]) -> tuple[int, str]:
     """Add an index without digests, which leaves room for the one of ``seal``. Returns the same."""
-    room = len(_encode(items, facts)) + _FOOTER.size
-    return _put(memory, _end_of(items) + room, _encode(items, {_UNSEALED: True, **facts}))
+    index = _encode(items, {_UNSEALED: True, **facts})
+    room = len(index) - len(f'"{_UNSEALED}": true, ') + _FOOTER.size
+    return _put(memory, _end_of(items) + room, index)
 
 
 def _end_of(items: Sequence[Item]) -> int:
@@ -365,9 +366,14 @@ def damage(item: Item, rank: int) -> Damaged:
 def items_of(index: dict[str, Any]) -> list[Item]:
     """The items that the index of a part lists. Those of one without digests have none to be checked."""
     items = [Item(*each[:4], *map(tuple, each[4:7]), *each[7:]) for each in index["items"]]
-    for item in items if index.get(_UNSEALED) else ():
+    for item in items if is_unsealed(index) else ():
         item.sum = ""
     return items
+
+
+def is_unsealed(index: dict[str, Any]) -> bool:
+    """Whether the index of a part has no digests."""
+    return bool(index.get(_UNSEALED))
 
 
 def _index_of(memory: memoryview, what: str, digest: str) -> dict[str, Any]:

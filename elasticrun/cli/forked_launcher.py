@@ -182,6 +182,12 @@ class _Own:
 
     def __init__(self) -> None:
         self._std = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3) for number in range(3)]
+        log = logging.getLogger(_LOG)
+        self._log = [*log.handlers], log.level, log.propagate
+        #: A loop's policy that was set by an import keeps what a job has done with it.
+        self._has_usual_loops = sys.version_info >= (3, 14) or (
+            type(asyncio.get_event_loop_policy()) is asyncio.DefaultEventLoopPolicy
+        )
         self._modules = {*sys.modules}
         self._temporary = tempfile.tempdir  # where temporary files go, as far as that was looked up
         known = {signum: signal.getsignal(signum) for signum in signal.valid_signals() - {SIGKILL, SIGSTOP}}
@@ -192,12 +198,12 @@ class _Own:
         """The descriptors that an order must not close."""
         return {*self._std}
 
-    def has_foreign_code(self) -> bool:
-        """Whether an order had modules imported that are neither ours nor Python's: what they have changed of
-        this process is not known.
+    def can_be_restored(self) -> bool:
+        """Whether it is known what an order has changed of this process. If modules were imported that are
+        neither ours nor Python's, it is not.
         """
         new = {name.partition(".")[0] for name in sys.modules.keys() - self._modules}
-        return not new <= {_LOG, *sys.stdlib_module_names}
+        return self._has_usual_loops and new <= {_LOG, *sys.stdlib_module_names}
 
     def restore(self, keep: Collection[int]) -> None:
         """Put back what an order has changed of this process, and close its files but those in ``keep``."""
@@ -212,9 +218,8 @@ class _Own:
         if sys.version_info < (3, 14):  # where a thread gets a loop by asking for it, unless it has had one
             asyncio.set_event_loop_policy(None)
         log = logging.getLogger(_LOG)
-        log.handlers.clear()
-        log.setLevel(logging.NOTSET)
-        log.propagate = True
+        log.handlers[:], level, log.propagate = self._log
+        log.setLevel(level)
         os.chdir("/")
         set_title("elastic-run: waits for a job")
 
@@ -254,7 +259,7 @@ def _carry_out_orders(control: socket.socket, kept: frozenset[int], server: int)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         tell(control, TAKEN.decode())
         status, went_well = _carry_out(fds, words == _FIT, kept, keep | own.files)
-        if not went_well or not may_fork() or has_children() or own.has_foreign_code():
+        if not went_well or not may_fork() or has_children() or not own.can_be_restored():
             return status
         own.restore(keep)
         tell(control, DONE.decode())

@@ -104,8 +104,10 @@ class Saves:
         """Only the digests of a part are missing, so the vault keeps it if the worker dies now."""
         if group is not agent.workers.group or rank - group.assignment.first_rank not in group.alive:
             return
-        agent.memory.contents[buffer] = CommitId(group.round, step), rank
         agent.memory.handle(SaveCopied(rank, step, 10, f"{group.round}.{step}.{rank} copied", self.own))
+        written = agent.memory.vault.shelf.written_by(rank)
+        if written is not None and written.number == buffer and written.is_whole:
+            agent.memory.contents[buffer] = CommitId(group.round, step), rank
 
     def _wrote(self, agent: SimAgent, group: Group, rank: int, step: int, buffer: int) -> None:
         memory, local_rank = agent.memory, rank - group.assignment.first_rank

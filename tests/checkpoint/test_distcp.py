@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from elasticrun.checkpoint.distcp import Share, finish, write_part
 from elasticrun.checkpoint.loading import Loading
 from elasticrun.checkpoint.memory import MemoryReader
-from elasticrun.checkpoint.parts import Part
+from elasticrun.checkpoint.parts import Part, enlist, seal
 from elasticrun.checkpoint.random_state import RandomState
 from elasticrun.checkpoint.stored import export, reader_of
 from elasticrun.core.protocol.commits import CommitId
@@ -366,6 +366,21 @@ def test_memory_that_is_overwritten_while_it_is_written_is_found(tmp_path: Path)
     store = DiskStore(str(tmp_path), Meddling(lambda: data.__setitem__(5, data[5] ^ 1)))
     with pytest.raises(CheckpointError, match=r"^weight is damaged"):
         write_part(store, NAME, 0, [Part(0, memoryview(data), digest)])
+
+
+@pytest.mark.parametrize("index", [seal, enlist])
+def test_an_item_that_is_overwritten_while_it_is_written_is_found_with_digests_or_without(
+    store: Store, index: Callable[..., tuple[int, str]]
+) -> None:
+    data, digest = saved_bytes({"weight": torch.ones(3 << 20)}, finish=index)
+    told: list[int] = []
+
+    def meddle(length: int) -> None:
+        told.append(length)
+        data[-(1 << 20)] ^= len(told) == 1
+
+    with pytest.raises(CheckpointError, match=r"^weight is damaged"):
+        write_part(store, NAME, 0, [Part(0, memoryview(data), digest)], told=meddle)
 
 
 class Meddling(Disk):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -217,9 +218,26 @@ def test_a_launcher_notices_that_code_of_others_was_imported(
 ) -> None:
     own = _Own()
     monkeypatch.setitem(sys.modules, module, sys)
-    assert own.has_foreign_code() is is_foreign
+    assert own.can_be_restored() is not is_foreign
     for number in own.files:
         os.close(number)
+
+
+def test_what_a_preloaded_module_has_set_stays(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "setting_module.py").write_text(
+        "import asyncio, logging\nclass Policy(asyncio.DefaultEventLoopPolicy): ...\n"
+        "asyncio.set_event_loop_policy(Policy())\nlogging.getLogger('elasticrun').setLevel(50)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def found() -> tuple[str, int]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return type(asyncio.get_event_loop_policy()).__name__, logging.getLogger("elasticrun").level
+
+    assert [run(server, found, preload=["setting_module"]) for _ in range(3)] == [("Policy", 50)] * 3
 
 
 def test_a_launcher_that_was_killed_while_it_waited_is_replaced(server: Server) -> None:

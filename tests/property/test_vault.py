@@ -144,6 +144,7 @@ class VaultMachine(RuleBasedStateMachine):
         assert grant.buffer not in self.written, "no two write one buffer"
         assert grant.buffer not in self.safe, "nobody writes over what was told of"
         written = Written(CommitId(self.round, grant.step), grant.rank, save.contents, grant.divides)
+        assert grant.rank not in self.whole
         self.live[grant.rank] = grant.peer, grant.buffer, written
         self.stored.pop(grant.buffer, None)
 
@@ -186,7 +187,7 @@ class VaultMachine(RuleBasedStateMachine):
         self.round, self.kept = round_, restore or self.kept
         self.ranks[round_] = place
         self.steps = dict.fromkeys(place, 0)
-        self.unanswered, self.live = [], {}
+        self.unanswered, self.live, self.whole = [], {}, set()
         self.release(event)
         self.do(event)
 
@@ -215,17 +216,35 @@ class VaultMachine(RuleBasedStateMachine):
         self.unanswered.append(event)
         self.do(event)
 
-    @rule(whole=SIZES, contents=CONTENTS, last=st.sampled_from((None, "b")), keeps=st.booleans())
-    def all_save(self, whole: int, contents: str, last: str | None, keeps: bool) -> None:
-        """All ranks save the same step, as far as they get a buffer at once. Perhaps the last one differs."""
+    @rule(
+        whole=SIZES,
+        contents=CONTENTS,
+        last=st.sampled_from((None, "b")),
+        keeps=st.booleans(),
+        end=st.sampled_from(("it ends", "it ends", "it goes", "it gives up", "a round begins")),
+    )
+    def all_save(self, whole: int, contents: str, last: str | None, keeps: bool, end: str) -> None:
+        """All ranks save the same step, as far as they get a buffer at once. Perhaps the last one differs.
+
+        ``end``: what becomes of the last one once its part is whole.
+        """
         step = max(self.steps.values()) + 1
         for rank in self.ranks[self.round]:
             self.steps[rank] = step - 1
             named = contents if last is None or rank != self.ranks[self.round][-1] else last
             self.begin_save(rank, 1, whole, whole, named)
         self.answer_all(True)
-        for rank in self.ranks[self.round]:
+        *others, one = self.ranks[self.round]
+        for rank in others:
             self.end_save(rank)
+        self.copy(one)
+        if end == "a round begins":
+            self.begin_round(self.round + 1, self.ranks[self.round], self.kept)
+            return
+        if end == "it ends" or one not in self.live:
+            self.end_save(one)
+        else:
+            self.leave(one, self.live[one][0], gave_up=end == "it gives up")
         if keeps and self.told:
             self.hear_verdict(self.told[-1].commit, None)
 
@@ -242,7 +261,9 @@ class VaultMachine(RuleBasedStateMachine):
     @rule(length=st.sampled_from((5, 5, 50)), data=st.data(), other=PEERS)
     def copy_one(self, length: int, data: st.DataObject, other: int) -> None:
         """Perhaps one of another process, or one that is too long."""
-        rank = data.draw(st.sampled_from((*self.live, 4)), "rank")
+        self.copy(data.draw(st.sampled_from((*self.live, 4)), "rank"), length, other)
+
+    def copy(self, rank: int, length: int = 5, other: int = 0) -> None:
         peer, buffer, written = self.live.get(rank, (0, -1, None))
         step = 0 if written is None else written.commit.step
         if written is not None and not other and length <= self.sizes[buffer]:
@@ -255,8 +276,11 @@ class VaultMachine(RuleBasedStateMachine):
         saving = {4: 0} | {save.rank: save.peer for save in self.unanswered}
         saving |= {rank: peer for rank, (peer, _, _) in self.live.items()}
         rank = data.draw(st.sampled_from(sorted(saving)), "rank")
-        peer = saving[rank] + other
-        if rank in self.live and not other:
+        self.leave(rank, saving[rank] + other, gave_up)
+
+    def leave(self, rank: int, peer: int, gave_up: bool) -> None:
+        """A process of a rank goes, or gives up what it saves."""
+        if rank in self.live and self.live[rank][0] == peer:
             _, buffer, written = self.live.pop(rank)
             if rank in self.whole and not gave_up:
                 self.stored[buffer] = written

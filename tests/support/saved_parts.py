@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,16 @@ from elasticrun.checkpoint.states import states_of
 
 
 def saved_bytes(
-    state: Mapping[str, Any], local_rank: int = 0, local_size: int = 1, step: int = 1
+    state: Mapping[str, Any],
+    local_rank: int = 0,
+    local_size: int = 1,
+    step: int = 1,
+    finish: Callable[..., tuple[int, str]] = seal,
 ) -> tuple[bytearray, str]:
-    """What ``Checkpointer`` saves of a state, and its digest; with several local ranks only a share."""
+    """What ``Checkpointer`` saves of a state, and its digest; with several local ranks only a share.
+
+    ``finish``: what adds the index.
+    """
     planner = DefaultSavePlanner()
     planner.set_up_planner(states_of(state), is_coordinator=False)
     plan = planner.create_local_plan()
@@ -26,7 +33,7 @@ def saved_bytes(
     items = layout.items(local_size > 1)
     placed = place(items)
     write(memory, items)
-    length, digest = seal(memory, placed, facts)
+    length, digest = finish(memory, placed, facts)
     return bytearray(memory[:length].tolist()), digest
 
 

@@ -7,7 +7,8 @@ Unix socket and maps it. What may be written where and when is the vault's to de
 
 Who can speak here. The socket has an abstract, random name in this network namespace; a peer must run as
 our user, which the kernel tells, and must know the token in its worker's environment. A message is at most
-``MAX_MESSAGE`` bytes of JSON; one that makes no sense ends its connection, and the save of that connection.
+``MAX_MESSAGE`` bytes of JSON; one that makes no sense ends its connection, and the save of that connection
+unless only digests are missing there.
 
 The workers of a node trust each other: they share the token. One that speaks for another, or names other
 contents than the others do, costs the node a commit. And nothing takes a descriptor back: whoever has saved
@@ -119,7 +120,7 @@ class MemoryServer:
     def begin(self, assignment: Assignment) -> None:
         """Workers of a round are about to start; nothing is left of those before."""
         for connection in list(self._connections.values()):
-            self._close(connection)
+            self._close(connection, gave_up=True)  # the master has chosen already what is restored
         self._assignment = assignment
         begins = RoundBegins.of(assignment, self._size)
         if self._stock.copies is not None:
@@ -153,7 +154,7 @@ class MemoryServer:
         The memory is freed once no worker maps it.
         """
         for connection in list(self._connections.values()):
-            self._close(connection)
+            self._close(connection, gave_up=True)
         if self._timer is not None:
             self._timer.cancel()
         self._storing.close()
@@ -175,7 +176,7 @@ class MemoryServer:
 
     def _carry_out(self, effect: VaultEffect) -> None:
         match effect:
-            # The vault answers only those who are here: who hangs up gives its save up.
+            # The vault answers only those who are here: who hangs up waits for nothing.
             case Grant(buffer=buffer, divides=divides, peer=peer, lost=lost):
                 given: dict[str, Any] = {
                     "buffer": buffer,
@@ -346,7 +347,7 @@ class MemoryServer:
         except OSError:  # it has gone, or reads nothing
             self._loop.call_soon(self._close, connection)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: Connection, gave_up: bool = False) -> None:
         if self._connections.pop(connection.number, None) is None:
             return
         self._loop.remove_reader(connection.channel)
@@ -355,7 +356,7 @@ class MemoryServer:
             self._relay.forget(connection.number)
         rank = self._rank(connection)
         if rank is not None:
-            self._handle(WorkerGone(rank, connection.number))
+            self._handle(WorkerGone(rank, connection.number, gave_up))
 
 
 def _rank_of(part: tuple[Buffer, int]) -> int:

@@ -76,7 +76,7 @@ class Buffer:
         self.is_whole = False
 
     def copied(self, length: int, digest: str, own: bool) -> None:
-        """All of the part is there, and would have this digest without those of its items."""
+        """All of the part is there but the digests of its items. ``digest``: of the part without them."""
         self.is_whole, self.length, self.digest, self.own = True, length, digest, own
 
     def store(self, length: int, digest: str, own: bool) -> None:

@@ -9,8 +9,8 @@ are gone.
 
 Invariants. A commit that never was held is never restored. Only a commit that is whole is restored. No node
 can make a commit held by claiming another node's part. Of its own part each node is believed, so one that
-lies can make a commit look whole that is not; who restores it finds that out by the digests. Of a commit
-that is adopted (see below) every word is believed.
+lies can make a commit look whole that is not; who restores it finds that out by the digests, if its parts
+have them. Of a commit that is adopted (see below) every word is believed.
 
 A master without a journal does not know who was in the rounds before its first one, and where several hosts
 may run the master, one that takes over may not know of the newest rounds. It *adopts* their commits: such a
