@@ -97,17 +97,8 @@ class Saves:
         group = agent.workers.group
         if group is not None:
             lasts = 0.3 * self.rng.random()
-            self.kernel.after(lasts / 2, self._copied, agent, group, rank, step, buffer)
+            self.kernel.after(lasts / 2, _copied, agent, group, rank, step, buffer, self.own)
             self.kernel.after(lasts, self._wrote, agent, group, rank, step, buffer)
-
-    def _copied(self, agent: SimAgent, group: Group, rank: int, step: int, buffer: int) -> None:
-        """Only the digests of a part are missing, so the vault keeps it if the worker dies now."""
-        if group is not agent.workers.group or rank - group.assignment.first_rank not in group.alive:
-            return
-        agent.memory.handle(SaveCopied(rank, step, 10, f"{group.round}.{step}.{rank} copied", self.own))
-        written = agent.memory.vault.shelf.written_by(rank)
-        if written is not None and written.number == buffer and written.is_whole:
-            agent.memory.contents[buffer] = CommitId(group.round, step), rank
 
     def _wrote(self, agent: SimAgent, group: Group, rank: int, step: int, buffer: int) -> None:
         memory, local_rank = agent.memory, rank - group.assignment.first_rank
@@ -258,3 +249,13 @@ class Saves:
             )
             for name, (rank, incarnation) in self._places[commit.round].items()
         )
+
+
+def _copied(agent: SimAgent, group: Group, rank: int, step: int, buffer: int, own: bool) -> None:
+    """Only the digests of a part are missing, so the vault keeps it if the worker dies now."""
+    if group is not agent.workers.group or rank - group.assignment.first_rank not in group.alive:
+        return
+    agent.memory.handle(SaveCopied(rank, step, 10, f"{group.round}.{step}.{rank} copied", own))
+    written = agent.memory.vault.shelf.written_by(rank)
+    if written is not None and written.number == buffer and written.is_whole:
+        agent.memory.contents[buffer] = CommitId(group.round, step), rank

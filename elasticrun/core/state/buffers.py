@@ -16,7 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from elasticrun.core.protocol.commits import CommitId
-from elasticrun.core.state.events import DropBuffer, Judged, MakeBuffer, SaveBegins
+from elasticrun.core.state.events import DropBuffer, Judged, MakeBuffer, SaveBegins, SaveCopied, SaveEnds
 from elasticrun.dataclass import dataclass
 
 #: How many times as large as needed a buffer may be. To make a new one takes as long as a few copies into it.
@@ -122,6 +122,18 @@ class Shelf:
         """The buffer that a rank is writing."""
         found = [b for b in self._buffers.values() if b.stage is Stage.WRITING and b.rank == rank]
         return found[0] if found else None
+
+    def meant_by(self, event: SaveCopied | SaveEnds, round_: int) -> Buffer | None:
+        """The buffer that a worker of a round speaks of."""
+        buffer = self.written_by(event.rank)
+        meant = CommitId(round_, event.step), event.peer
+        return buffer if buffer is not None and (buffer.commit, buffer.peer) == meant else None
+
+    def copied(self, event: SaveCopied, round_: int) -> None:
+        """A part needs nothing more but digests. What is said of no save that is under way is ignored."""
+        buffer = self.meant_by(event, round_)
+        if buffer is not None and event.length <= buffer.size:
+            buffer.copied(event.length, event.digest, event.own)
 
     def of(self, commit: CommitId, stage: Stage) -> list[Buffer]:
         """The buffers of a commit that are in one stage."""

@@ -102,7 +102,7 @@ class Vault:
             case SaveEnds():
                 self._end_save(event)
             case SaveCopied():
-                self._note_copy(event)
+                self.shelf.copied(event, self._round)
             case WorkerGone():
                 self._give_up(event)
             case BufferMade(buffer):
@@ -171,7 +171,7 @@ class Vault:
             self._wishes[event.rank] = Wish(event, self._now + patience)
 
     def _end_save(self, event: SaveEnds) -> None:
-        buffer = self._written_in(event)
+        buffer = self.shelf.meant_by(event, self._round)
         if buffer is None:
             self._refuse(event, f"rank {event.rank} does not write step {event.step} here")
         elif event.length > buffer.size:
@@ -181,18 +181,6 @@ class Vault:
             buffer.store(event.length, event.digest, event.own)
             self._last[event.rank] = event.step
             self._effects.append(Stored(event.rank, event.step, event.peer))
-
-    def _note_copy(self, event: SaveCopied) -> None:
-        """A part needs nothing more but digests. What is said of no save that is under way is ignored."""
-        buffer = self._written_in(event)
-        if buffer is not None and event.length <= buffer.size:
-            buffer.copied(event.length, event.digest, event.own)
-
-    def _written_in(self, event: SaveCopied | SaveEnds) -> Buffer | None:
-        """The buffer that a worker speaks of."""
-        buffer = self.shelf.written_by(event.rank)
-        meant = CommitId(self._round, event.step), event.peer
-        return buffer if buffer is not None and (buffer.commit, buffer.peer) == meant else None
 
     def _give_up(self, event: WorkerGone) -> None:
         """One process of a rank has gone: what another one of it saves goes on."""
