@@ -144,7 +144,7 @@ class Fork:
             return b""
 
     def signal(self, signum: int) -> None:
-        """Send it a signal, in which there is no sense once it is reaped. Raises OSError or ValueError."""
+        """Send it a signal; never once it is reaped. Raises OSError or ValueError."""
         self.was_signalled = True
         os.kill(self.pid, signum)
 
@@ -253,8 +253,10 @@ def _carry_out_orders(control: socket.socket, kept: frozenset[int], server: int)
     own = _Own()
     while True:
         words, fds = received(control, len(_UNFIT))
-        if len(fds) != FDS:  # the server has ended, or has no use for it
+        if not words:  # the server has ended, or has no use for it
             return ExitCode.OK
+        if len(fds) != FDS:  # too many files are open here: the caller hears that it ended without a word
+            return ExitCode.NODE_FAULT
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         tell(control, TAKEN.decode())
