@@ -60,10 +60,6 @@ class Copies:
         for part in sorted(
             found, key=lambda it: (isinstance(it, Remote), is_unsealed(it.facts), it.rank != rank)
         ):
-            if is_unsealed(part.facts) and part.rank == rank:
-                logger.info(
-                    "the saved state of rank %d has no checksums, as its worker was killed before", rank
-                )
             for number, item in enumerate(part.items):
                 self._places.setdefault(item.index, []).append((part, number))
         for places in self._places.values():

@@ -36,7 +36,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from elasticrun.checkpoint.parts import Item, Part, checksum, dtype_of, total_of
+from elasticrun.checkpoint.parts import Item, Part, checksum, dtype_of, is_unsealed, total_of
 from elasticrun.checkpoint.plain_values import View, views_of
 from elasticrun.checkpoint.stream import Stream, Told
 from elasticrun.errors import CheckpointError
@@ -158,15 +158,15 @@ def _written_before(store: Store, name: CommitName, group_rank: int, ranks: dict
 
 
 def _divided(parts: Sequence[Part], share: Share) -> tuple[list[tuple[Part, Item]], list[Key]]:
-    """What this node writes, and what it leaves to others. What several ranks have is written once."""
-    values: list[tuple[Part, Item]] = []
+    """What this node writes, and what it leaves to others. What several ranks have is written once, from a
+    part with digests if there is one.
+    """
+    values = [(part, item) for part in parts for item in part.items if not item.dtype]
     shards: dict[Key, tuple[Part, Item]] = {}
     shared: dict[Key, tuple[Part, Item]] = {}
-    for part in parts:
+    for part in sorted(parts, key=lambda part: is_unsealed(part.facts)):
         for item in part.items:
-            if not item.dtype:
-                values.append((part, item))
-            else:
+            if item.dtype:
                 (shards if item.is_shard else shared).setdefault((item.name, item.offset), (part, item))
     keys = sorted(shared.keys() - shards.keys())
     writers = shares([shared[key][1].length for key in keys], share.of)
@@ -177,7 +177,7 @@ def _divided(parts: Sequence[Part], share: Share) -> tuple[list[tuple[Part, Item
 
 def _write(stream: Stream, part: Part, item: Item) -> StoredItem:
     at = stream.at
-    if not item.sum:
+    if not item.sum:  # so that what is overwritten from now on is found
         item.sum = total_of(checksum(part.data(item)))
     if not item.dtype:
         stream.write(part.value(item).getbuffer())

@@ -30,7 +30,7 @@ from elasticrun.checkpoint.copying import Copies, Copying, missing_tensors
 from elasticrun.checkpoint.exchange import Remote, is_possible, others
 from elasticrun.checkpoint.gpu import Devices
 from elasticrun.checkpoint.parallel import threads_for
-from elasticrun.checkpoint.parts import Item, Layout, Part, enlist, place, seal, write
+from elasticrun.checkpoint.parts import Item, Layout, Part, enlist, is_unsealed, place, seal, write
 from elasticrun.errors import CheckpointError
 
 logger = logging.getLogger("elasticrun")
@@ -169,6 +169,8 @@ class MemoryReader(StorageReader):
                 where = "on any node" if self.is_wide else "on this node"
                 raise CheckpointError(f"no state is in memory {where} that this round could restore")
             self._copies.arrange(found, self._rank)
+            if bare := sorted({part.rank for part in found if is_unsealed(part.facts)}):
+                logger.info("what ranks %s saved has no checksums: they were killed before", bare)
             self.facts = list({part.rank: part.facts for part in found}.values())
             self._metadata = _merge(sorted(found, key=lambda part: part.rank))
         return self._metadata

@@ -202,10 +202,10 @@ class ForkServer:
         with contextlib.suppress(OSError, ValueError):  # there is no such signal
             fork.signal(int(words or signal.SIGKILL))
 
-    def _heard(self, fork: Fork) -> None:
-        """A launcher has taken its order, has done its job, or is about to end."""
+    def _heard(self, fork: Fork) -> bool:
+        """A launcher has taken its order, has done its job, or is about to end. False: it said nothing."""
         if fork.pid not in self._forks:
-            return  # it has ended just now
+            return False  # it has ended just now
         words = fork.hear()
         if words == TAKEN:
             fork.taken()
@@ -219,12 +219,14 @@ class ForkServer:
                 self._idle.remove(fork)
             with contextlib.suppress(KeyError):  # it was dismissed just now
                 self._selector.unregister(fork.control)
+        return bool(words)
 
     def _free(self, fork: Fork) -> None:
         """Keep a launcher for the next job, or dismiss it."""
-        fork.is_let_go, fork.has_had_jobs = False, True
+        fork.is_let_go = False
         is_of_use = not fork.was_signalled and fork.modules == len(self._imported)
         if is_of_use and len(self._idle) < _IDLE:
+            fork.has_waited = True
             self._idle.append(fork)
         else:
             self._dismiss(fork)
@@ -240,6 +242,8 @@ class ForkServer:
             self._dismiss(self._idle.pop())
 
     def _ended(self, fork: Fork) -> None:
+        while self._heard(fork):
+            pass  # what it said before: an order that was taken is never given to another one
         del self._forks[fork.pid]
         if fork in self._idle:
             self._idle.remove(fork)
@@ -247,7 +251,7 @@ class ForkServer:
         with contextlib.suppress(KeyError):  # it said before that it would end
             self._selector.unregister(fork.control)
         _, status = os.waitpid(fork.pid, 0)
-        if fork.has_had_jobs and fork.untaken is not None and not fork.was_signalled:
+        if fork.has_waited and fork.untaken is not None and not fork.was_signalled:
             self._pass_on(fork)  # it ended while it waited
         self._hang_up(fork, os.waitstatus_to_exitcode(status))
         fork.close()

@@ -102,7 +102,7 @@ class Fork:
         self.modules = modules
         self.channel: socket.socket | None = None  # to the caller of its job; None: there is none any more
         self.is_let_go = False  # its caller does not wait for it
-        self.has_had_jobs = False
+        self.has_waited = False  # for an order that came later
         self.untaken: tuple[list[int], bool] | None = None  # its order, while it may still end without it
         self.was_signalled = False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -137,10 +137,10 @@ class Fork:
             self.untaken = None
 
     def hear(self) -> bytes:
-        """What it has to say; b"": it is about to end."""
+        """What it has to say; b"": nothing more."""
         try:
-            return self.control.recv(len(DONE))
-        except ConnectionError:
+            return self.control.recv(len(DONE), socket.MSG_DONTWAIT)
+        except (BlockingIOError, ConnectionError):
             return b""
 
     def signal(self, signum: int) -> None:
@@ -250,6 +250,8 @@ def _carry_out_orders(control: socket.socket, kept: frozenset[int], server: int)
     load_prctl()(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         return ExitCode.INTERNAL
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     own = _Own()
     while True:
         words, fds = received(control, len(_UNFIT))
@@ -257,8 +259,6 @@ def _carry_out_orders(control: socket.socket, kept: frozenset[int], server: int)
             return ExitCode.OK
         if len(fds) != FDS:  # too many files are open here: the caller hears that it ended without a word
             return ExitCode.NODE_FAULT
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         tell(control, TAKEN.decode())
         status, went_well = _carry_out(fds, words == _FIT, kept, keep | own.files)
         if not went_well or not may_fork() or has_children() or not own.can_be_restored():

@@ -268,11 +268,11 @@ class MemoryServer:
                 self._handle(SaveBegins(rank, *sizes, _digest(message, "contents"), connection.number))
             case {"ask": "end", "step": int(), "length": int(), "digest": str(), "own": bool(own)}:
                 step, length = _natural(message, "step"), _natural(message, "length")
-                digest = _digest(message, "digest")
+                digest = _digest(message, "digest", least=1)
                 self._handle(SaveEnds(rank, step, length, digest, own, connection.number))
             case {"ask": "copied", "step": int(), "length": int(), "digest": str(), "own": bool(own)}:
                 step, length = _natural(message, "step"), _natural(message, "length")
-                digest = _digest(message, "digest")
+                digest = _digest(message, "digest", least=1)
                 self._handle(SaveCopied(rank, step, length, digest, own, connection.number))
             case {"ask": "give up"}:
                 self._handle(WorkerGone(rank, connection.number, gave_up=True))
@@ -375,9 +375,9 @@ def _parse(data: bytes) -> dict[str, Any]:
     return message
 
 
-def _digest(message: dict[str, Any], name: str) -> str:
+def _digest(message: dict[str, Any], name: str, least: int = 0) -> str:
     value = str(message[name])
-    if len(value) > 64 or not value.isascii():
+    if not least <= len(value) <= 64 or not value.isascii():
         raise ValueError(f"{name} must be a digest in hex")
     return value
 

@@ -67,28 +67,33 @@ class Buffer:
     contents: str = ""  # digest of the names and shapes of what is shared
     divides: bool = False  # it has only a share of what is shared
     own: bool = False  # it has shards of tensors, which no other rank has
-    is_whole: bool = False  # all of it is there, digests aside
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of a part is there, digests aside."""
+        return bool(self.digest)
 
     def write(self, save: SaveBegins, round_: int, divides: bool) -> None:
         """A rank writes its part of a commit from now on."""
         self.stage, self.rank, self.home, self.peer = Stage.WRITING, save.rank, save.rank, save.peer
         self.commit, self.contents, self.divides = CommitId(round_, save.step), save.contents, divides
-        self.is_whole = False
 
     def copied(self, length: int, digest: str, own: bool) -> None:
         """All of the part is there but the digests of its items. ``digest``: of the part without them."""
-        self.is_whole, self.length, self.digest, self.own = True, length, digest, own
+        self.length, self.digest, self.own = length, digest, own
+
+    def keep(self) -> None:
+        """The part is taken as it is."""
+        self.stage = Stage.STORED
 
     def store(self, length: int, digest: str, own: bool) -> None:
         """The part is complete."""
-        self.is_whole = True
         self.stage, self.length, self.digest, self.own = Stage.STORED, length, digest, own
 
     def free(self) -> None:
         """Nobody needs what it holds."""
         self.stage, self.rank, self.peer, self.commit = Stage.FREE, -1, -1, None
         self.length, self.digest, self.contents, self.divides, self.own = 0, "", "", False, False
-        self.is_whole = False
 
 
 class Shelf:

@@ -192,7 +192,7 @@ class Vault:
         if buffer.is_whole and not event.gave_up:
             assert buffer.commit is not None, "it is written"
             self._last[event.rank] = buffer.commit.step
-            buffer.store(buffer.length, buffer.digest, buffer.own)
+            buffer.keep()
         else:
             buffer.free()
 
