@@ -20,6 +20,7 @@ from elasticrun.errors import JobFailedError, UsageError, WorkerFailed
 from elasticrun.launching.launchers import End, Launchers
 from elasticrun.launching.node_faults import NodeFaults, Plan
 from elasticrun.launching.relay import Relay
+from elasticrun.launching.server import Server
 from elasticrun.testing import Fault, Freeze, Join, Kill, LoseNode, Partition, Slow
 
 
@@ -65,12 +66,14 @@ def test_a_rank_that_is_no_fork_meets_its_faults(tmp_path: Path, monkeypatch: py
         elasticrun.report_step(1)
         return int(os.environ["ELASTICRUN_ROUND"])
 
-    options: Any = {"nproc": 1, "max_restarts": 1, "preload": ["edited_module"]}
+    server = Server()  # whose later jobs would have no forks either
+    options: Any = {"nproc": 1, "max_restarts": 1, "preload": ["edited_module"], "server": server}
     for text in ("", "edited = True\n"):
         module.write_text(text)
         with elasticrun.start(train, faults=[Kill(rank=0, at_step=1)], **options) as job:
             assert [result.value for result in job.wait()] == [1]
             assert "SIGKILL" in job.why(1)
+    server.close()
 
 
 def test_a_frozen_rank_is_found_by_its_silence() -> None:
