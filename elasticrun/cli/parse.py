@@ -65,7 +65,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     if entrypoint.kind is not EntrypointKind.BINARY:  # which may be a launcher that has these options
         note_misplaced_options(argv, given.command, notes)
     conf = read_conf(given, notes)
-    alone = is_alone(given, notes)
+    alone = is_alone(given, conf, notes)
     job = job_config(given, conf, alone, notes)
     if not job.state_storage:
         _note_lone_storage_options(given, notes)

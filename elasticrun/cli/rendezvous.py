@@ -184,11 +184,13 @@ def _join_command(given: Given) -> str:
     return " ".join([PROGRAM, *words, "..."])
 
 
-def is_alone(given: Given, notes: Notes) -> bool:
+def is_alone(given: Given, conf: Conf, notes: Notes) -> bool:
     """Whether this node is the whole job, with a master that no other node can reach."""
     low, high = given.get(options.NNODES)
     why = _why_alone(given, high)
-    if not why:
+    # A user who says that the master is on another host has one there, for one node as well.
+    is_elsewhere = given.has(options.RDZV_ENDPOINT) and conf.find("is_host", values.truth) is False
+    if not why or (is_elsewhere and not given.on(options.STANDALONE)):
         return False
     if low > 1:
         raise UsageError(

@@ -236,6 +236,15 @@ def test_is_host(word: str, value: bool, parse: Parse) -> None:
     assert parse("--nnodes=2", f"--rdzv-conf=is_host={word}").rendezvous.is_host is value
 
 
+def test_one_node_whose_master_is_elsewhere_looks_for_it(parse: Parse) -> None:
+    elsewhere = ("--rdzv-endpoint=node0:29400", "--rdzv-conf=is_host=false")
+    found = parse(*elsewhere).rendezvous
+    assert (found.standalone, found.is_host, str(found.endpoint)) == (False, False, "node0:29400")
+    assert parse("--rdzv-endpoint=node0:29400", "--rdzv-conf=is_host=true").rendezvous.standalone
+    assert parse("--rdzv-conf=is_host=false").rendezvous.standalone
+    assert parse("--standalone", *elsewhere).rendezvous.standalone
+
+
 def test_is_host_says_nothing_about_a_node_alone(parse: Parse) -> None:
     assert parse("--standalone", "--rdzv-conf=is_host=false").rendezvous.is_host is None
 
