@@ -76,20 +76,38 @@ def _write_all(fd: int, data: bytes) -> None:
             poll.poll()
 
 
+class Lines:
+    """Makes whole lines of what comes in pieces, and writes them to a stream with a prefix."""
+
+    def __init__(self, sink: Sink, prefix: bytes, takes: Callable[[bytes], bool]) -> None:
+        """``takes`` is asked of each line, and True means that it is not to be shown."""
+        self._sink = sink
+        self._prefix = prefix
+        self._takes = takes
+        self._rest = b""
+
+    async def feed(self, chunk: bytes) -> None:
+        """Show the lines that are whole now; returns once they are written."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if len(self._rest) > LONGEST:
+            lines, self._rest = [*lines, self._rest], b""
+        await self._show(lines)
+
+    async def end(self) -> None:
+        """Show a last line that has no end."""
+        if self._rest:
+            await self._show([self._rest])
+
+    async def _show(self, lines: list[bytes]) -> None:
+        if shown := [self._prefix + line + b"\n" for line in lines if not self._takes(line)]:
+            await self._sink.write(b"".join(shown))
+
+
 async def copy_lines(
     reader: asyncio.StreamReader, sink: Sink, prefix: bytes, takes: Callable[[bytes], bool]
 ) -> None:
-    """Copy until the end. ``takes`` is asked of each line, and True means that it is not to be shown."""
-    rest = b""
+    """Copy until the end, as ``Lines`` shows it."""
+    lines = Lines(sink, prefix, takes)
     while chunk := await reader.read(LONGEST):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > LONGEST:
-            lines, rest = [*lines, rest], b""
-        await _show(lines, sink, prefix, takes)
-    if rest:
-        await _show([rest], sink, prefix, takes)
-
-
-async def _show(lines: list[bytes], sink: Sink, prefix: bytes, takes: Callable[[bytes], bool]) -> None:
-    if shown := [prefix + line + b"\n" for line in lines if not takes(line)]:
-        await sink.write(b"".join(shown))
+        await lines.feed(chunk)
+    await lines.end()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import select
 import signal
@@ -50,7 +51,7 @@ class Request:
     argv: list[str]
     directory: str
     environment: dict[str, str]  # beside what the host's login gives
-    silence: float  # of the other end, after which it counts as dead
+    silence: float  # of the other end, after which it counts as dead; inf: only its end says so
     grace: float  # between SIGTERM and SIGKILL then
 
 
@@ -164,7 +165,7 @@ class Watch:
         self._obey(lines)
         while self._child.poll() is None:
             remaining = max(0.0, self._deadline - time.monotonic())
-            ready = {fd for fd, _ in self._poll.poll(remaining * 1000)}
+            ready = {fd for fd, _ in self._poll.poll(None if math.isinf(remaining) else remaining * 1000)}
             if self._source.fd in ready and ended not in ready:
                 self._deadline = time.monotonic() + self._request.silence
                 self._obey(self._source.lines())
