@@ -107,6 +107,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "fsspec": ("elasticrun.storage",),
     "kubernetes": ("elasticrun.platforms.kubernetes.api",),
     "kopf": ("elasticrun.platforms.kubernetes.operator",),
+    "ray": ("elasticrun.platforms.ray",),
     "confluent_kafka": ("elasticrun.data.streams.kafka",),
     "redis": ("elasticrun.data.streams.redis",),
 }

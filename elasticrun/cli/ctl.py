@@ -28,6 +28,7 @@ from elasticrun.cli.ctl_observe import observe
 from elasticrun.cli.ctl_operator import operator
 from elasticrun.cli.ctl_orders import add_orders
 from elasticrun.cli.ctl_ps import ps
+from elasticrun.cli.ctl_ray import ray
 from elasticrun.cli.ctl_replay import replay
 from elasticrun.cli.ctl_report import report
 from elasticrun.cli.ctl_scale import scale
@@ -75,6 +76,7 @@ group.add_command(checkpoints)
 group.add_command(events)
 group.add_command(observe)
 group.add_command(operator)
+group.add_command(ray)
 group.add_command(replay)
 group.add_command(report)
 group.add_command(advice)

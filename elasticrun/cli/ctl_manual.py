@@ -17,6 +17,7 @@ TOPICS = (
     "kubernetes",
     "operator",
     "slurm",
+    "ray",
     "restarts",
     "health-check",
     "hangs",

@@ -8,6 +8,7 @@ from typing import Any
 
 from elasticrun.cli import options
 from elasticrun.cli.option import Group, Option
+from elasticrun.cli.platform_options import PLATFORM, PLATFORM_CONF
 from elasticrun.errors import UsageError
 
 #: What ``launch`` settles itself, and the argument that says it; "" if none does.
@@ -21,6 +22,8 @@ _OWN: dict[Option[Any], str] = {
     options.NODE_RANK: "",
     options.MASTER_ADDR: "",
     options.MASTER_PORT: "",
+    PLATFORM: "",
+    PLATFORM_CONF: "",
 }
 #: What ``launch`` and ``start`` take besides, for hints; a test compares.
 ARGUMENTS = (

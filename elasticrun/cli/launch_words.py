@@ -12,6 +12,7 @@ from typing import Any
 from elasticrun.cli import options
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.option import Option
+from elasticrun.cli.platform_options import PLATFORM
 from elasticrun.config import Endpoint
 from elasticrun.core.hosts.names import Host
 from elasticrun.dataclass import dataclass
@@ -27,6 +28,7 @@ _OURS: tuple[tuple[Option[Any], str], ...] = (
     (options.RDZV_BACKEND, "nothing"),
     (options.NODE_RANK, "nothing"),
     (options.STANDALONE, "elastic-run itself"),
+    (PLATFORM, "elastic-run itself, in a driver"),
     (options.NO_TOKEN, "nothing: hosts are drained with the token"),
 )
 _PROGRAM = "elastic-run"

@@ -75,7 +75,7 @@ def _main(arguments: Sequence[str]) -> int:
         from elasticrun.cli.completion import answer, launcher
 
         return answer(launcher(), PROGRAM, asked)
-    from elasticrun.cli.parse import ShowText, parse_command_line
+    from elasticrun.cli.parse import RunElsewhere, ShowText, parse_command_line
     from elasticrun.cli.scrub import take_environment
 
     environ = take_environment()  # before any other process is started
@@ -83,6 +83,10 @@ def _main(arguments: Sequence[str]) -> int:
         config = parse_command_line(arguments, environ)
     except ShowText as shown:
         return _show(shown.text)
+    except RunElsewhere as elsewhere:
+        from elasticrun.cli.ray_job import run_on_ray
+
+        return run_on_ray(elsewhere.given, environ)
     status = launch(config, arguments, _observer(config))
     gc.freeze()  # spares the collections at the interpreter's end, 30 ms
     return status

@@ -17,6 +17,7 @@ from elasticrun.cli import manifest_options as own
 from elasticrun.cli import options, state_options
 from elasticrun.cli.arguments import Given, GivenText, read_arguments
 from elasticrun.cli.option import Group, Option
+from elasticrun.cli.platform_options import PLATFORM
 from elasticrun.errors import UsageError
 from elasticrun.platforms.manifests.formats import FORMATS, SBATCH, Format, Queue, render
 from elasticrun.platforms.manifests.workload import Workload
@@ -31,6 +32,7 @@ _INSTEAD: tuple[tuple[Option[Any], str], ...] = (
     (options.LOCAL_ADDR, "nothing: each node finds its own address"),
     (options.NODE_RANK, "nothing: each node finds its own rank"),
     (options.STANDALONE, "--nnodes 1"),
+    (PLATFORM, "nothing: each pod is a node"),
     (options.TF_ROLE, "--role-counts with --format tfjob"),
 )
 #: What the manifest says in its own way, so that it is not repeated among the other options.

@@ -15,6 +15,7 @@ from typing import Any
 
 from elasticrun.cli import values
 from elasticrun.cli.option import SWITCH, Group, Option, Origin, flag
+from elasticrun.cli.platform_options import PLATFORM_OPTIONS
 from elasticrun.cli.state_options import STATE_OPTIONS
 from elasticrun.cli.watch_options import WATCH_OPTIONS
 from elasticrun.config import (
@@ -390,11 +391,10 @@ PRINT_COMPLETION = Option(
 )
 VERSION = flag("version", Group.ABOUT, "Show the version and exit.", origin=Origin.OURS)
 USE_ENV = flag(
-    "use-env", Group.PROGRAM, "What elastic-run does anyway: LOCAL_RANK is in the environment.",
-    origin=Origin.LEGACY,
+    "use-env", Group.PROGRAM, "What elastic-run does anyway: it sets LOCAL_RANK.", origin=Origin.LEGACY,
 )
 
 OPTIONS: tuple[Option[Any], ...] = (
     *(row for row in tuple(globals().values()) if isinstance(row, Option)), *STATE_OPTIONS,
-    *WATCH_OPTIONS,
+    *WATCH_OPTIONS, *PLATFORM_OPTIONS,
 )

@@ -18,6 +18,7 @@ from elasticrun.cli.allocated import fill_in
 from elasticrun.cli.arguments import Given, ShowText, read_arguments
 from elasticrun.cli.option import Group
 from elasticrun.cli.oversights import note_misplaced_options, note_mistyped_variables
+from elasticrun.cli.platform_options import PLATFORM
 from elasticrun.cli.rendezvous import (
     Notes,
     is_alone,
@@ -41,7 +42,7 @@ from elasticrun.errors import UsageError
 if TYPE_CHECKING:
     from elasticrun.cli.roles import Roles
 
-__all__ = ["ShowText", "parse_command_line"]
+__all__ = ["RunElsewhere", "ShowText", "parse_command_line"]
 
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET")
 _DEFAULT_LEVEL = "WARNING"
@@ -50,14 +51,24 @@ _NO_SCRIPT = os.devnull
 _TENSORFLOW = tuple(option for option in options.OPTIONS if option.group is Group.TENSORFLOW)
 
 
+class RunElsewhere(Exception):
+    """The user asked for nodes on a platform: this host is none, so nothing more is looked at here."""
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(given.texts[PLATFORM.name].text)
+        self.given = given
+
+
 def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> LaunchConfig:
     """The configuration that ``elastic-run argv`` asks for, checked as far as this host can tell.
 
-    ``argv`` is without the program's name. Raises UsageError with one sentence for anything wrong, and
-    ShowText for options that only print, such as ``--help``.
+    ``argv`` is without the program's name. Raises UsageError with one sentence for anything wrong,
+    ShowText for options that only print, such as ``--help``, and RunElsewhere if ``--platform`` says so.
     """
     given = read_arguments(argv, environ)
     _check_values(given)
+    if given.get(PLATFORM) != PLATFORM.default:
+        raise RunElsewhere(given)
     notes: Notes = []
     given, notice = fill_in(given, environ, notes)
     note_mistyped_variables(environ, notes)
@@ -75,7 +86,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     workers = replace(_workers(given, environ, entrypoint, notes), notice_signal=notice)
     _check_files(given, workers, environ)
     workers = _prepared(workers, roles, given, environ, notes)
-    job = replace(job, policy=_policy(given), endpoints=1 + len(rendezvous.successors))
+    job = replace(job, policy=policy_of(given), endpoints=1 + len(rendezvous.successors))
     security = read_security(given, environ, rendezvous, notes)
     if alone and security.token is not None:
         rendezvous = with_orders(rendezvous, given)
@@ -167,7 +178,8 @@ def _check_files(given: Given, workers: WorkerConfig, environ: Mapping[str, str]
         checks.check_notice_file(options.PREEMPTION_FILE.flag, workers.preemption_file)
 
 
-def _policy(given: Given) -> Policy:
+def policy_of(given: Given) -> Policy:
+    """What ``--policy`` says. Raises UsageError for a file that cannot be used."""
     path = given.find(options.POLICY)
     if path is None:
         return Policy()

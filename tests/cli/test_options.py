@@ -121,8 +121,14 @@ SAMPLES = [
     Sample("traces", "http://c:4318/v1/traces", "http://c:4318/v1/traces", lambda c: c.traces, "http://d:1"),
 ]
 # fmt: on
-#: Accepted for torchrun's sake; these change nothing, or only what is noted.
-WITHOUT_EFFECT = {"monitor-interval": "0.5", "start-method": "fork", "logs-specs": "default"}
+#: Accepted for torchrun's sake, or of another place; these change nothing, or only what is noted.
+WITHOUT_EFFECT = {
+    "monitor-interval": "0.5",
+    "start-method": "fork",
+    "logs-specs": "default",
+    "platform": "host",
+    "platform-conf": "cpus=4",
+}
 FLAGS: dict[str, tuple[Pick, object, object]] = {
     "standalone": (lambda c: c.rendezvous.standalone, True, True),
     "module": (lambda c: c.workers.entrypoint.kind, EntrypointKind.MODULE, EntrypointKind.SCRIPT),

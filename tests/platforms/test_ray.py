@@ -1,0 +1,178 @@
+"""Jobs on a real Ray cluster: several hosts of 127.0.0.0/8, all on this one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.launcher import ROOT, Launcher, clean_environment, run
+from tests.support.processes import only, titled, wait_end
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'elasticrun[ray]'"
+)
+
+#: Says where it runs, and then waits, or ends as it is told.
+SCRIPT = """\
+import os, signal, sys
+env = os.environ
+place = f"raylet {env['RAY_RAYLET_PID']} pid {os.getpid()}"
+print(f"rank {env['RANK']} of {env['WORLD_SIZE']} {place}", flush=True)
+if sys.argv[1] == "wait":
+    signal.pause()
+assert sys.argv[1] == "0", "as it was told"
+"""
+CTL = (sys.executable, "-m", "elasticrun.cli.ctl")
+QUICK = ("--health-check", "off")
+
+
+class RayHosts:
+    """The cluster of one test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._process = subprocess.Popen(
+            [sys.executable, ROOT / "tests/support/ray_hosts.py", folder],
+            env=clean_environment(
+                RAY_USAGE_STATS_ENABLED="0",
+                PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        told = self._heard()
+        self.address, self.url = str(told["address"]), str(told["url"])
+
+    def _heard(self) -> dict[str, object]:
+        assert self._process.stdout is not None
+        found = json.loads(self._process.stdout.readline() or "{}")
+        assert isinstance(found, dict) and found
+        return found
+
+    def _order(self, words: str) -> dict[str, object]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{words}\n")
+        self._process.stdin.flush()
+        return self._heard()
+
+    def add(self) -> None:
+        """One more host, with room for one node."""
+        self._order("add")
+
+    def lose(self, raylet: str) -> None:
+        """Kill what stands for the host with this raylet."""
+        self._order(f"lose {raylet}")
+
+    def close(self) -> None:
+        """End it, and wait for that."""
+        self._process.communicate()
+
+
+Launch = Callable[..., Launcher]
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[RayHosts]:
+    # The path of a socket may have some hundred characters.
+    folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))
+    found = RayHosts(folder)
+    for _ in range(2):
+        found.add()
+    yield found
+    found.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def launch(hosts: RayHosts, tmp_path: Path) -> Iterator[Launch]:
+    """Starts a driver."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    started = []
+
+    def start(*words: str) -> Launcher:
+        env = {"RAY_ADDRESS": hosts.address, "RAY_USAGE_STATS_ENABLED": "0", "LOGLEVEL": "INFO"}
+        made = Launcher("--platform", "ray", *words, cwd=tmp_path, env=env)
+        started.append(made)
+        return made
+
+    yield start
+    for each in started:
+        each.finish()
+
+
+def placed(job: Launcher, world: int, after: int = 0) -> list[tuple[str, int]]:
+    """The raylet and the pid of each rank of a world of this size, once all have begun."""
+    pattern = rf"rank (\d+) of {world} raylet (\d+) pid (\d+)"
+    found = {
+        int(match[1]): (match[2], int(match[3])) for match in job.wait_lines(pattern, world, after=after)
+    }
+    return [found[rank] for rank in range(world)]
+
+
+def test_a_job_runs_on_hosts_of_the_cluster(launch: Launch) -> None:
+    job = launch("--nnodes", "2", *QUICK, "train.py", "0")
+    assert job.wait() == 0
+    assert len({raylet for raylet, _ in placed(job, 2)}) == 2
+
+
+def test_the_error_of_a_worker_is_the_job_s(launch: Launch) -> None:
+    job = launch("--nnodes", "2", *QUICK, "train.py", "1")
+    assert job.wait() == 1
+    job.wait_line("AssertionError: as it was told")
+
+
+def test_a_lost_host_is_replaced_and_a_signal_ends_the_job(hosts: RayHosts, launch: Launch) -> None:
+    job = launch("--nnodes", "2", *QUICK, "train.py", "wait")
+    (_, first), (raylet, second) = placed(job, 2)
+    hosts.add()
+    seen = len(job.lines)
+    hosts.lose(raylet)
+    (_, third), (_, fourth) = placed(job, 2, after=seen)
+    assert {third, fourth}.isdisjoint({first, second})
+    job.wait_line(r"replica 1 is lost with its host")
+    job.signal(signal.SIGTERM)
+    assert job.wait() == 143
+    for pid in (third, fourth):
+        wait_end(pid)
+
+
+def test_a_job_waits_for_room_for_all_that_it_needs(hosts: RayHosts, launch: Launch) -> None:
+    other = launch("--nnodes", "1", *QUICK, "train.py", "wait")
+    placed(other, 1)
+    job = launch("--nnodes", "2", *QUICK, "train.py", "0")
+    job.wait_line("replica 0: waits for a host of the cluster with 1 CPU to spare")
+    other.signal(signal.SIGINT)
+    assert job.wait() == 0 and other.wait() == 130
+
+
+def test_the_job_goes_on_without_its_master_and_ends_with_its_driver(launch: Launch) -> None:
+    job = launch("--nnodes", "2", *QUICK, "train.py", "wait")
+    pids = [pid for _, pid in placed(job, 2)]
+    os.kill(only(titled(job.mark, "elastic-run: master")), signal.SIGKILL)
+    job.wait_line("the job's master has ended")
+    job.wait_line("master epoch 2 starts; 2 known nodes may re-attach")
+    job.kill()
+    for pid in pids:
+        wait_end(pid)
+
+
+def test_a_job_is_submitted_and_its_end_is_told(hosts: RayHosts, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ("ray", "submit", "--address", hosts.url, "--working-dir", ".", "--name")
+    for name, argument, status in (("good", "0", 0), ("bad", "1", 1)):
+        job = run(*words, name, "--", *QUICK, "train.py", argument, cwd=tmp_path, command=CTL)
+        assert job.process.returncode == status
+        assert placed(job, 1)
+    assert "AssertionError: as it was told" in job.out

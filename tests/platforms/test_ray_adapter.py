@@ -1,0 +1,243 @@
+"""A job's replicas on Ray, with a cluster in memory in Ray's place."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from elasticrun.core.fleet.replicas import Cause, Note, Record, Shape, Verdict, Wish
+from elasticrun.core.protocol.chronicle import LogEntry, NodeDetached
+from elasticrun.platforms.keeper import Keeper, Queue
+from elasticrun.platforms.ray.adapter import RayPlatform
+from elasticrun.platforms.ray.words import Actor, Needs, NodeLostError, Place
+
+NEEDS = Needs(cpus=2.0, memory=1 << 30)
+DEADLINE = 20.0
+
+
+class FakeActor:
+    """An actor for which the test finds a place, and which ends as the test says."""
+
+    def __init__(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> None:
+        self.name, self.needs, self.bundle, self.avoided = name, needs, bundle, list(avoided)
+        loop = asyncio.get_running_loop()
+        self.placed: asyncio.Future[Place] = loop.create_future()
+        self.ended: asyncio.Future[int] = loop.create_future()
+        self.request = b""
+        self.signals: list[int] = []
+        self.is_alive = True
+        self.is_killed = False
+
+    async def place(self) -> Place:
+        return await self.placed
+
+    async def run(self, request: bytes, without: Sequence[str]) -> int:
+        self.request = request
+        return await self.ended
+
+    async def read(self) -> Sequence[tuple[int, bytes]]:
+        return ()
+
+    def signal(self, signum: int) -> None:
+        self.signals.append(signum)
+
+    async def answers(self, seconds: float) -> bool:
+        return self.is_alive
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+    def lose(self, cause: Cause) -> None:
+        self.ended.set_exception(NodeLostError(cause, "as the test says"))
+
+
+class FakeCluster:
+    """A cluster with a host for each actor, unless the test finds places itself."""
+
+    address = "10.0.0.1"
+
+    def __init__(self, places: bool = True) -> None:
+        self.actors: list[FakeActor] = []
+        self.reserved = asyncio.Event()
+        self.wanted: list[int] = []
+        self._places = places
+        if places:
+            self.reserved.set()
+
+    async def reserve(self, count: int, needs: Needs) -> None:
+        self.wanted.append(count)
+        await self.reserved.wait()
+
+    def start(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> FakeActor:
+        actor = FakeActor(name, needs, bundle, avoided)
+        self.actors.append(actor)
+        if self._places:
+            actor.placed.set_result(host(len(self.actors) - 1))
+        return actor
+
+
+def host(number: int) -> Place:
+    return Place(f"id{number}", f"10.0.1.{number}", f"host{number}", "python3", "")
+
+
+class Job:
+    """One job, kept."""
+
+    def __init__(self, cluster: FakeCluster, shape: Shape, **more: Any) -> None:
+        self.cluster = cluster
+        self.notes: list[Note] = []
+        wish = Wish(shape, shape.max_replicas, memory=NEEDS.memory, **more)
+        self.platform = RayPlatform("job", cluster, wish, NEEDS, _request, _show, self.notes.append)
+        self.queue = Queue(Keeper(self.platform).reconcile)
+        self.platform.notify(self.queue.notice)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Let everything happen until this holds."""
+        over = asyncio.get_running_loop().time() + DEADLINE
+        while not holds():
+            assert asyncio.get_running_loop().time() < over
+            turn = asyncio.Event()
+            asyncio.get_running_loop().call_soon(turn.set)
+            await turn.wait()
+
+    @property
+    def running(self) -> list[FakeActor]:
+        return [each for each in self.cluster.actors if each.request and not each.is_killed]
+
+    async def begins(self, count: int) -> list[FakeActor]:
+        await self.until(lambda: len(self.running) == count)
+        return self.running
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+def test_a_job_runs_to_its_end() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(2, 2, 0))
+        actors = await job.begins(2)
+        assert [(each.name, each.bundle, each.request) for each in actors] == [
+            ("job-0", 0, b"0@host0"),
+            ("job-1", 1, b"1@host1"),
+        ]
+        for each in actors:
+            each.ended.set_result(0)
+        record = await job.platform.over
+        assert record.verdict is Verdict.SUCCEEDED and all(each.is_killed for each in actors)
+
+    run(test)
+
+
+def test_nothing_asks_for_a_place_before_there_is_room_for_all_that_are_needed() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(places=False), Shape(2, 4, 0))
+        await job.until(lambda: job.cluster.wanted)
+        assert job.cluster.wanted == [2] and job.cluster.actors == []
+        job.cluster.reserved.set()
+        await job.until(lambda: len(job.cluster.actors) == 4)
+        assert [each.bundle for each in job.cluster.actors] == [0, 1, -1, -1]
+
+    run(test)
+
+
+def test_a_node_that_the_master_misses_is_replaced_if_its_actor_does_not_answer() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(1, 2, 0))
+        first, second = await job.begins(2)
+        job.platform.heard([_detached("host0/0")])
+        second.is_alive = False
+        job.platform.heard([_detached("host1/1")])
+        await job.until(lambda: len(job.cluster.actors) == 3)
+        third = job.cluster.actors[2]
+        assert (third.bundle, third.avoided) == (-1, ["id1"]) and second.is_killed
+        assert not first.is_killed and first.signals == []
+        assert any("is lost with its host on host1" in note.text for note in job.notes)
+
+    run(test)
+
+
+def test_a_bundle_is_used_again_unless_its_host_was_lost() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(2, 2, 0))
+        first, second = await job.begins(2)
+        first.ended.set_result(70)  # the launcher crashed
+        await job.until(lambda: len(job.cluster.actors) == 3)
+        assert job.cluster.actors[2].bundle == 0
+        second.lose(Cause.HOST_LOST)
+        await job.until(lambda: len(job.cluster.actors) == 4)
+        assert job.cluster.actors[3].bundle == -1
+
+    run(test)
+
+
+def test_one_that_ran_out_of_memory_gets_twice_as_much() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(1, 1, 0))
+        (only,) = await job.begins(1)
+        only.lose(Cause.OUT_OF_MEMORY)
+        await job.until(lambda: len(job.cluster.actors) == 2)
+        # The reservation is for less.
+        assert (job.cluster.actors[1].needs.memory, job.cluster.actors[1].bundle) == (2 << 30, -1)
+
+    run(test)
+
+
+def test_a_bad_host_is_given_back_though_it_has_the_reserved_place() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(places=False), Shape(1, 1, 0))
+        job.cluster.reserved.set()
+        await job.until(lambda: job.cluster.actors)
+        job.cluster.actors[0].placed.set_result(host(0))
+        (only,) = await job.begins(1)
+        only.ended.set_result(10)  # the launcher says that its host is faulty
+        await job.until(lambda: len(job.cluster.actors) == 2)
+        second = job.cluster.actors[1]
+        assert (second.bundle, second.avoided) == (0, ["id0"])
+        second.placed.set_result(host(0))  # Ray cannot leave out a host for a bundle
+        await job.until(lambda: len(job.cluster.actors) == 3)
+        assert second.is_killed and job.cluster.actors[2].bundle == -1
+
+    run(test)
+
+
+def test_the_end_is_asked_for_with_grace_and_then_taken() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(2, 2, 0))
+        first, second = await job.begins(2)
+        job.platform.end()
+        await job.until(lambda: first.signals and second.signals)
+        assert first.signals == [signal.SIGTERM] and not first.is_killed
+        first.ended.set_result(143)
+        await job.until(lambda: first.is_killed)
+        assert not job.platform.over.done()
+        job.platform.kill()
+        await asyncio.wait_for(job.platform.over, DEADLINE)
+        assert second.is_killed
+
+    run(test)
+
+
+def test_a_job_that_has_failed_says_with_what() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(1, 1, 0))
+        (only,) = await job.begins(1)
+        only.ended.set_result(1)
+        record: Record = await asyncio.wait_for(job.platform.over, DEADLINE)
+        assert (record.verdict, job.platform.code) == (Verdict.FAILED, 1)
+
+    run(test)
+
+
+def _request(index: int, place: Place) -> bytes:
+    return f"{index}@{place.name}".encode()
+
+
+async def _show(actor: Actor, index: int, place: Place) -> None:
+    assert not await actor.read()
+
+
+def _detached(node: str) -> LogEntry:
+    return LogEntry(event=1, at=0.0, time=0.0, told=NodeDetached(node, "its stream ended"))

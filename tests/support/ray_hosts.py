@@ -1,0 +1,61 @@
+"""A Ray cluster of one test: each host is an address of 127.0.0.0/8, and processes of this one.
+
+It is a program of its own, as Ray starts threads and warns of much. Words on its standard input:
+
+    add         start a host, with room for one node; prints the pid of its raylet
+    lose PID    kill what stands for the host with this raylet
+
+Its end, or that of its input, ends the cluster. It prints a line of JSON for each word, and first the address
+of the head, which runs nothing but the server for jobs, and the URL of that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+warnings.simplefilter("ignore")
+
+#: Bytes of each host's object store: the least that Ray takes.
+_STORE = 80 << 20
+_FIRST = 10
+
+
+def main(folder: str) -> None:
+    """Keep the cluster until standard input ends."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
+    addresses = [f"127.0.0.{number}" for number in range(_FIRST, 250)]
+    head = {**_host(addresses.pop(0), 0), "temp_dir": folder, "include_dashboard": True, "dashboard_port": 0}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+    nodes: dict[int, Any] = {}
+    _say({"address": cluster.address, "url": f"http://{cluster.head_node.webui_url}"})
+    for line in sys.stdin:
+        word, *rest = line.split()
+        if word == "add":
+            node = cluster.add_node(**_host(addresses.pop(0), 1))
+            pid = node.all_processes["raylet"][0].process.pid
+            nodes[pid] = node
+            _say({"raylet": pid})
+        else:
+            cluster.remove_node(nodes.pop(int(rest[0])), allow_graceful=False)
+            _say({"lost": rest[0]})
+    cluster.shutdown()
+
+
+def _host(address: str, cpus: int) -> dict[str, Any]:
+    return {"node_ip_address": address, "num_cpus": cpus, "object_store_memory": _STORE}
+
+
+def _say(message: dict[str, object]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+    main(sys.argv[1])
