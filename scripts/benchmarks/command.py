@@ -15,6 +15,7 @@ scripts/bench data --help         measures shards that ranks share: leases a sec
 scripts/bench watch --help        measures what 100 readers of the web page cost the job
 scripts/bench cluster --help      replays many jobs on one cluster, with several schedulers
 scripts/bench testing --help      measures what a test that runs on ranks costs, beside torch's own ways
+scripts/bench ray --help          measures a job on Ray whose host is lost, beside Ray Train
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ OTHERS = (
     "watch",
     "testing",
     "cluster",
+    "ray",
 )
 ALL = ",".join(LAUNCHERS)
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.launcher import ROOT, Launcher, clean_environment, run
+from tests.support.launcher import Launcher, run
 from tests.support.processes import only, titled, wait_end
+from tests.support.ray_cluster import RayHosts, ray_hosts
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="needs ray: pip install 'elasticrun[ray]'"
@@ -36,63 +33,13 @@ CTL = (sys.executable, "-m", "elasticrun.cli.ctl")
 QUICK = ("--health-check", "off")
 
 
-class RayHosts:
-    """The cluster of one test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._process = subprocess.Popen(
-            [sys.executable, ROOT / "tests/support/ray_hosts.py", folder],
-            env=clean_environment(
-                RAY_USAGE_STATS_ENABLED="0",
-                PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            ),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        told = self._heard()
-        self.address, self.url = str(told["address"]), str(told["url"])
-
-    def _heard(self) -> dict[str, object]:
-        assert self._process.stdout is not None
-        found = json.loads(self._process.stdout.readline() or "{}")
-        assert isinstance(found, dict) and found
-        return found
-
-    def _order(self, words: str) -> dict[str, object]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{words}\n")
-        self._process.stdin.flush()
-        return self._heard()
-
-    def add(self) -> None:
-        """One more host, with room for one node."""
-        self._order("add")
-
-    def lose(self, raylet: str) -> None:
-        """Kill what stands for the host with this raylet."""
-        self._order(f"lose {raylet}")
-
-    def close(self) -> None:
-        """End it, and wait for that."""
-        self._process.communicate()
-
-
 Launch = Callable[..., Launcher]
 
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[RayHosts]:
-    # The path of a socket may have some hundred characters.
-    folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))
-    found = RayHosts(folder)
-    for _ in range(2):
-        found.add()
-    yield found
-    found.close()
-    shutil.rmtree(folder, ignore_errors=True)
+    with ray_hosts(2) as found:
+        yield found
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 It is a program of its own, as Ray starts threads and warns of much. Words on its standard input:
 
     add         start a host, with room for one node; prints the pid of its raylet
-    lose PID    kill what stands for the host with this raylet
+    lose PID    SIGKILL all that runs on the host with this raylet, as if it lost power
 
 Its end, or that of its input, ends the cluster. It prints a line of JSON for each word, and first the address
 of the head, which runs nothing but the server for jobs, and the URL of that.
@@ -11,8 +11,10 @@ of the head, which runs nothing but the server for jobs, and the URL of that.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -43,9 +45,19 @@ def main(folder: str) -> None:
             nodes[pid] = node
             _say({"raylet": pid})
         else:
+            _kill_all(rest[0])
             cluster.remove_node(nodes.pop(int(rest[0])), allow_graceful=False)
             _say({"lost": rest[0]})
     cluster.shutdown()
+
+
+def _kill_all(raylet: str) -> None:
+    """SIGKILL all that this raylet has started, so that nobody there can say that its host is gone."""
+    mark = f"RAY_RAYLET_PID={raylet}".encode()
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if folder.name.isdigit() and mark in (folder / "environ").read_bytes().split(b"\0"):
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 def _host(address: str, cpus: int) -> dict[str, Any]:
