@@ -54,6 +54,8 @@ _PASSED = ("LOGLEVEL",)
 #: Seconds beyond the grace of workers that a launcher may need for its end.
 _MARGIN = 30.0
 _MOST = 1 << 20
+#: What Ray calls its own resources.
+_RESERVED = frozenset({"CPU", "GPU", "object_store_memory"})
 T = TypeVar("T")
 _MASTER_CODE = """\
 import sys
@@ -88,7 +90,11 @@ def check(given: Given) -> None:
             raise UsageError(f"{option.flag} cannot be given with --platform ray: {why}")
     if not given.command and not given.on(options.HEALTH_CHECK_ONLY):
         raise UsageError("no training script given: give elastic-run --platform ray [options] script")
-    _Conf(given)
+    needs = _Conf(given).needs()
+    if not needs.cpus and not needs.gpus and not needs.memory and not needs.others:
+        given.refuse(PLATFORM_CONF, "each node takes nothing; give it something, such as cpus=1")
+    if given.get(options.NPROC_PER_NODE) == "gpu" and not needs.gpus:
+        raise UsageError("--nproc-per-node gpu needs GPUs: give --platform-conf gpus=N, for each node")
 
 
 _LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
@@ -145,8 +151,8 @@ def job_of(given: Given, environ: Mapping[str, str], state_dir: str) -> RayJob:
         directory = place.directory or os.getcwd()  # noqa: PTH109
         return encode(Request(argv, directory, variables, math.inf, wish.grace))
 
-    def settings(host: str, port: int) -> dict[str, object]:
-        return _settings(job, security, state_dir, host, port)
+    def settings(host: str, port: int, life: int) -> dict[str, object]:
+        return _settings(job, security, f"{state_dir}/{life}", host, port)
 
     master = (sys.executable, "-c", _MASTER_CODE.format(path=sys.path))
     return RayJob(job.job_id, wish, extra.needs(), security, master, settings, request)
@@ -158,6 +164,7 @@ def _settings(
     from elasticrun.master.service import MasterConfig
     from elasticrun.rpc.records import to_json
 
+    os.makedirs(state_dir, mode=0o700, exist_ok=True)  # noqa: PTH103
     level = logging.getLevelName(logging.getLogger("elasticrun").level)
     config = MasterConfig(
         job, host, port, state_dir, log_level=level, security=security, launcher=os.getpid()
@@ -223,6 +230,10 @@ class _Conf:
         self.restarts = self._take("restarts", values.whole(0), "10")
         self._cpus = self._take("cpus", _amount, self._default_cpus)
         self._gpus = self._take("gpus", _amount, "0")
+        if taken := _RESERVED.intersection(self._texts):
+            given.refuse(PLATFORM_CONF, f"{min(taken)} is Ray's own word; give cpus, gpus or memory")
+        if self._gpus > 1 and self._gpus % 1:
+            given.refuse(PLATFORM_CONF, f"gpus is {self._gpus:g}; Ray gives whole ones, or a part of one")
         self._others = tuple((name, self._take(name, _amount, "0")) for name in list(self._texts))
 
     def _take(self, key: str, convert: Callable[[str], T], default: str) -> T:

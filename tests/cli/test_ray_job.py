@@ -62,7 +62,7 @@ def test_the_token_goes_to_nodes_by_their_environment_alone() -> None:
 
 def test_a_node_takes_a_core_for_each_worker_unless_it_is_said() -> None:
     assert str(job("--nproc-per-node", "3", "train.py").needs) == "3 CPU"
-    assert str(job("--nproc-per-node", "gpu", "train.py").needs) == "1 CPU"
+    assert str(job("--nproc-per-node", "auto", "train.py").needs) == "1 CPU"
     needs = job("--platform-conf", "cpus=0.5,gpus=2,memory=1.5Gi,tpu=1", "train.py").needs
     assert str(needs) == "0.5 CPU, 2 GPU, 1.5 GiB, 1 tpu"
 
@@ -82,6 +82,10 @@ def test_how_often_nodes_are_replaced_is_the_user_s() -> None:
         (["--platform-conf=tpu=-1", "train.py"], "tpu"),
         (["--platform-conf=restarts=1.5", "train.py"], "restarts"),
         (["--nnodes=0", "train.py"], "--nnodes"),
+        (["--platform-conf=cpus=0", "train.py"], "each node takes nothing"),
+        (["--platform-conf=CPU=1", "train.py"], "CPU is Ray's own word"),
+        (["--platform-conf=gpus=1.5", "train.py"], "Ray gives whole ones, or a part of one"),
+        (["--nproc-per-node=gpu", "train.py"], "give --platform-conf gpus=N"),
         ([], "no training script given"),
     ],
 )

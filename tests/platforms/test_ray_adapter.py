@@ -7,9 +7,12 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import pytest
+
 from elasticrun.core.fleet.replicas import Cause, Note, Record, Shape, Verdict, Wish
 from elasticrun.core.protocol.chronicle import LogEntry, NodeDetached
 from elasticrun.platforms.keeper import Keeper, Queue
+from elasticrun.platforms.protocol import PlatformError
 from elasticrun.platforms.ray.adapter import RayPlatform
 from elasticrun.platforms.ray.words import Actor, Needs, NodeLostError, Place
 
@@ -37,7 +40,7 @@ class FakeActor:
         self.request = request
         return await self.ended
 
-    async def read(self) -> Sequence[tuple[int, bytes]]:
+    async def read(self, after: int) -> Sequence[tuple[int, int, bytes]]:
         return ()
 
     def signal(self, signum: int) -> None:
@@ -71,6 +74,7 @@ class FakeCluster:
         await self.reserved.wait()
 
     def start(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> FakeActor:
+        assert name not in [each.name for each in self.actors if not each.is_killed]
         actor = FakeActor(name, needs, bundle, avoided)
         self.actors.append(actor)
         if self._places:
@@ -105,6 +109,11 @@ class Job:
     @property
     def running(self) -> list[FakeActor]:
         return [each for each in self.cluster.actors if each.request and not each.is_killed]
+
+    async def turns(self, count: int) -> None:
+        """Let everything happen that can."""
+        left = iter(range(count))
+        await self.until(lambda: next(left, None) is None)
 
     async def begins(self, count: int) -> list[FakeActor]:
         await self.until(lambda: len(self.running) == count)
@@ -159,16 +168,37 @@ def test_a_node_that_the_master_misses_is_replaced_if_its_actor_does_not_answer(
     run(test)
 
 
-def test_a_bundle_is_used_again_unless_its_host_was_lost() -> None:
+def test_a_bundle_is_used_again() -> None:
     async def test() -> None:
         job = Job(FakeCluster(), Shape(2, 2, 0))
-        first, second = await job.begins(2)
+        first, _ = await job.begins(2)
         first.ended.set_result(70)  # the launcher crashed
         await job.until(lambda: len(job.cluster.actors) == 3)
         assert job.cluster.actors[2].bundle == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_after_a_loss_the_moved_bundle_is_taken_or_another_place_whichever_comes_first(winner: int) -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(places=False), Shape(2, 2, 0))
+        job.cluster.reserved.set()
+        await job.until(lambda: len(job.cluster.actors) == 2)
+        for number, each in enumerate(job.cluster.actors):
+            each.placed.set_result(host(number))
+        _, second = await job.begins(2)
         second.lose(Cause.HOST_LOST)
         await job.until(lambda: len(job.cluster.actors) == 4)
-        assert job.cluster.actors[3].bundle == -1
+        bids = job.cluster.actors[2:]
+        assert [(each.bundle, each.avoided) for each in bids] == [(-1, ["id1"]), (1, ["id1"])]
+        bids[winner].placed.set_result(host(2))
+        await job.until(lambda: bids[winner].request)
+        assert [each.is_killed for each in bids] == [winner == 1, winner == 0]
+        # The next one may have what is left.
+        bids[winner].ended.set_result(70)
+        await job.until(lambda: len(job.cluster.actors) > 4)
+        assert 1 in [each.bundle for each in job.cluster.actors[4:]]
 
     run(test)
 
@@ -220,6 +250,61 @@ def test_the_end_is_asked_for_with_grace_and_then_taken() -> None:
     run(test)
 
 
+def test_a_signal_after_the_verdict_has_what_lingers_leave() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(2, 2, 0))
+        first, second = await job.begins(2)
+        first.ended.set_result(0)
+        await job.until(lambda: first.is_killed)
+        assert second.signals == []
+        job.platform.end()
+        assert second.signals == [signal.SIGTERM]
+        second.ended.set_result(143)
+        record = await asyncio.wait_for(job.platform.over, DEADLINE)
+        assert (record.verdict, job.platform.code) == (Verdict.SUCCEEDED, None)
+
+    run(test)
+
+
+def test_a_job_that_begins_again_waits_until_all_that_it_needs_have_a_place() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(places=False), Shape(2, 2, 0))
+        job.cluster.reserved.set()
+        await job.until(lambda: len(job.cluster.actors) == 2)
+        first, second = job.cluster.actors
+        for number, each in enumerate((first, second)):
+            each.placed.set_result(host(number))
+        await job.begins(2)
+        for each in (first, second):
+            each.ended.set_result(3)  # too few came in time
+        await job.until(lambda: len(job.cluster.actors) == 4)
+        third, fourth = job.cluster.actors[2:]
+        third.placed.set_result(host(2))
+        await job.until(lambda: third.placed.done())
+        await job.turns(20)
+        assert not third.request
+        fourth.placed.set_result(host(3))
+        await job.until(lambda: third.request and fourth.request)
+
+    run(test)
+
+
+def test_a_reservation_that_ray_refuses_is_tried_again() -> None:
+    class Refusing(FakeCluster):
+        async def reserve(self, count: int, needs: Needs) -> None:
+            await super().reserve(count, needs)
+            if len(self.wanted) == 1:
+                raise PlatformError("a worker crashed")
+
+    async def test() -> None:
+        job = Job(Refusing(), Shape(1, 1, 0))
+        await job.begins(1)
+        assert job.cluster.wanted == [1, 1]
+        assert any("a worker crashed" in note.text for note in job.notes)
+
+    run(test)
+
+
 def test_a_job_that_has_failed_says_with_what() -> None:
     async def test() -> None:
         job = Job(FakeCluster(), Shape(1, 1, 0))
@@ -231,12 +316,13 @@ def test_a_job_that_has_failed_says_with_what() -> None:
     run(test)
 
 
-def _request(index: int, place: Place) -> bytes:
+async def _request(index: int, place: Place) -> bytes:
     return f"{index}@{place.name}".encode()
 
 
-async def _show(actor: Actor, index: int, place: Place) -> None:
-    assert not await actor.read()
+async def _show(actor: Actor, index: int, place: Place, ended: asyncio.Event) -> None:
+    await ended.wait()
+    assert not await actor.read(0)
 
 
 def _detached(node: str) -> LogEntry:

@@ -22,10 +22,11 @@ def request(program: str, folder: Path) -> bytes:
 
 
 def output(node: Node) -> dict[int, bytes]:
-    found = {1: b"", 2: b""}
-    while taken := node.read():
-        for number, chunk in taken:
-            found[number] += chunk
+    found, last = {1: b"", 2: b""}, 0
+    while taken := node.read(last):
+        last = taken[-1][0]
+        for _, stream, data in taken:
+            found[stream] += data
     return found
 
 
@@ -51,7 +52,7 @@ def test_a_signal_reaches_the_launcher(tmp_path: Path) -> None:
     ended: list[int] = []
     running = threading.Thread(target=lambda: ended.append(node.run(asked, ())))
     running.start()
-    while not any(number == 1 for number, _ in node.read()):
+    while not any(stream == 1 for _, stream, _ in node.read(0)):
         pass
     node.signal(signal.SIGTERM)
     running.join(DEADLINE)
@@ -66,9 +67,11 @@ def test_what_nobody_reads_holds_up_who_writes_and_is_not_lost() -> None:
         writer = threading.Thread(target=_fill, args=(write_end, size))
         for each in (copy, writer):
             each.start()
-        found = 0
+        found = last = 0
         while found < size:
-            found += sum(len(chunk) for _, chunk in kept.take())
+            taken = kept.take(last)
+            assert kept.take(last)[: len(taken)] == taken  # what was not acknowledged comes again
+            found, last = found + sum(len(data) for _, _, data in taken), taken[-1][0]
         for each in (copy, writer):
             each.join(DEADLINE)
     assert found == size

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass as mutable
 from dataclasses import field, replace
 from typing import Any
@@ -33,6 +33,7 @@ from elasticrun.core.fleet.replicas import (
     Wish,
 )
 from elasticrun.core.protocol.chronicle import LogEntry, NodeDetached, NodeGone
+from elasticrun.errors import MasterUnreachableError
 from elasticrun.platforms.protocol import PlatformError, Sight
 from elasticrun.platforms.ray.places import Places, Spot
 from elasticrun.platforms.ray.words import Actor, Cluster, Needs, NodeLostError, Place
@@ -41,8 +42,6 @@ log = logging.getLogger(__name__)
 
 #: Seconds that an actor may take to answer when the master misses its node.
 DOUBT = 1.0
-#: Seconds for the output of a launcher that has ended to come.
-_LAST_WORDS = 5.0
 #: Seconds until people are told why a node does not run.
 PATIENCE = 5.0
 #: Variables that Ray sets for each actor, and of which elastic-run has a better default.
@@ -91,18 +90,19 @@ class RayPlatform:
         cluster: Cluster,
         wish: Wish,
         needs: Needs,
-        request: Callable[[int, Place], bytes],
-        show: Callable[[Actor, int, Place], Coroutine[Any, Any, None]],
+        request: Callable[[int, Place], Awaitable[bytes]],
+        show: Callable[[Actor, int, Place, asyncio.Event], Coroutine[Any, Any, None]],
         tell: Callable[[Note], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Keep nothing yet: ``notify`` begins.
 
         ``request``: what a replica of this index runs at this place. ``show``: shows what its launcher prints
-        there, until that ends. ``tell``: tells people something.
+        there, until that ends, or soon after the event that says that it has ended. ``tell``: tells people
+        something.
         """
         self.over: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
-        self.code: int | None = None  # the last with which a replica has ended that is not 0
+        self.code: int | None = None  # with which a replica has ended that says how the job did
         self._job = job
         self._wish = wish
         self._needs = needs
@@ -115,6 +115,7 @@ class RayPlatform:
         self._replicas: dict[int, Replica] = {}
         self._places = Places(cluster, needs)
         self._hindrance = Hindrance()
+        self._news = asyncio.Event()  # something is seen
         self._tasks = set[asyncio.Task[None]]()
         self._happened: Callable[[str], None] = lambda _: None
 
@@ -154,16 +155,17 @@ class RayPlatform:
     async def remove(self, job: str, remove: Remove) -> None:
         """SIGTERM, and after the grace the end of the actor; at once if nothing runs there any more."""
         replica = self._replicas.get(remove.index)
-        if replica is None or replica.seen.is_leaving:
-            return
+        if replica is not None and not replica.seen.is_leaving:
+            self._leave(remove.index, replica)
+
+    def _leave(self, index: int, replica: Replica) -> None:
         actor = replica.spot.actor
         if actor is None or replica.seen.phase is not Phase.RUNNING or replica.seen.cause is Cause.HOST_LOST:
-            self._drop(remove.index)
+            self._drop(index)
             return
         actor.signal(signal.SIGTERM)
         self._see(replica, leaves_by=self._clock() + self._wish.grace)
-        loop = asyncio.get_running_loop()
-        replica.killing = loop.call_later(self._wish.grace, self._drop, remove.index)
+        replica.killing = asyncio.get_running_loop().call_later(self._wish.grace, self._drop, index)
 
     async def tell(self, job: str, sight: Sight, note: Note) -> None:
         """Tell whoever reads the driver's output."""
@@ -179,6 +181,10 @@ class RayPlatform:
     def end(self) -> None:
         """Have all replicas leave; the job is over then."""
         self._wish = replace(self._wish, suspended=True)
+        if self._record.verdict is not None:  # then the keeper would let them end by themselves
+            for index, replica in list(self._replicas.items()):
+                if replica.seen.phase is Phase.RUNNING and not replica.seen.is_leaving:
+                    self._leave(index, replica)
         self._happened(self._job)
 
     def kill(self) -> None:
@@ -217,24 +223,39 @@ class RayPlatform:
     async def _follow(self, replica: Replica, start: Start, needs: Needs) -> None:
         try:
             place = await self._places.settle(replica.spot, f"{self._job}-{start.index}", needs, start)
+            await self._gathered(replica, start.shape.min_replicas)
             self._see(replica, phase=Phase.RUNNING, host=place.name, trouble="")
             code = await self._run(replica.spot, start.index, place)
         except NodeLostError as error:
             self._see(replica, phase=Phase.ENDED, cause=error.cause, words=error.words, trouble="")
-        except PlatformError as error:
+        except (PlatformError, MasterUnreachableError) as error:
             self._see(replica, phase=Phase.ENDED, cause=Cause.NOT_STARTED, words=str(error), trouble="")
         else:
-            self.code = code or self.code
+            was_asked = replica.seen.is_leaving
             self._see(replica, phase=Phase.ENDED, exit_code=code)
+            if code and not was_asked and self._record.verdict is None:
+                self.code = code
         self._places.release(replica.spot)
+
+    async def _gathered(self, replica: Replica, count: int) -> None:
+        """Wait until so many have a place, or others run already: one alone would only wait in vain."""
+        self._see(replica, trouble="has a place, and waits for the others")
+        while True:
+            others = [each for each in self._replicas.values() if each.seen.phase is not Phase.ENDED]
+            are_running = any(each.seen.phase is Phase.RUNNING for each in others)
+            if are_running or sum(each.spot.place is not None for each in others) >= count:
+                return
+            await self._news.wait()
 
     async def _run(self, spot: Spot, index: int, place: Place) -> int:
         """Run the launcher, and show what it prints; returns once all that it has printed is shown."""
         assert spot.actor is not None
-        shown = asyncio.create_task(self._show(spot.actor, index, place))
+        request, ended = await self._request(index, place), asyncio.Event()
+        shown = asyncio.create_task(self._show(spot.actor, index, place, ended))
         try:
-            code = await spot.actor.run(self._request(index, place), _OF_RAY)
-            await asyncio.wait([shown], timeout=_LAST_WORDS)  # what it left behind may hold its streams
+            code = await spot.actor.run(request, _OF_RAY)
+            ended.set()
+            await shown
         finally:
             shown.cancel()
             await asyncio.gather(shown, return_exceptions=True)
@@ -250,6 +271,8 @@ class RayPlatform:
 
     def _see(self, replica: Replica, **fields: Any) -> None:
         replica.seen = replace(replica.seen, **fields)
+        self._news.set()  # wakes who waits now
+        self._news.clear()
         if replica.seen.cause is Cause.HOST_LOST:
             self._places.lose(replica.spot)
         self._happened(self._job)

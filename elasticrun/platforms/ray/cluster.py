@@ -2,7 +2,7 @@
 
 Theory. A node of a job is one actor. The first ones, as many as the job needs at least, get the bundles of
 one placement group, so that two jobs cannot each hold half of what both need. Whoever comes later is placed
-alone: Ray keeps the bundle of a lost host for some 15 s, until it believes that the host is gone.
+alone, or gets a bundle that is free again: see ``places.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -22,12 +22,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from elasticrun.core.fleet.replicas import Cause
 from elasticrun.core.protocol.plain import one_line
+from elasticrun.errors import UsageError
 from elasticrun.platforms.protocol import PlatformError
 from elasticrun.platforms.ray.node import Node
 from elasticrun.platforms.ray.words import Needs, NodeLostError, Place
 
-#: Calls that one actor answers at a time: the launcher's end, its output, signals, and whether it is alive.
-_CALLS = 6
+#: Calls that one actor answers at a time: the launcher's end, its output, signals, and whether it is alive;
+#: and those of connections that were lost.
+_CALLS = 16
 #: Seconds to wait for an answer of an actor whose connection has ended.
 _PATIENCE = 2.0
 _LONGEST = 300
@@ -36,7 +38,12 @@ _HOST_GONE = ("node has died", "node was terminated", "owner's node has crashed"
 
 
 def connect(address: str | None) -> RayCluster:
-    """Connect to a cluster, as ``ray.init`` does. Raises PlatformError."""
+    """Connect to a cluster, as ``ray.init`` does. Raises PlatformError, and UsageError for a Ray client."""
+    if address is not None and "://" in address:
+        raise UsageError(
+            f"RAY_ADDRESS={address!r} is not valid: the hosts of the cluster have to reach the master beside"
+            " the driver; give HOST:PORT, on one of the cluster's hosts, or use elastic-ctl ray submit"
+        )
     try:
         ray.init(address=address, log_to_driver=False)
     except Exception as error:  # noqa: BLE001 Ray raises what comes: ConnectionError, RuntimeError, ValueError
@@ -59,8 +66,11 @@ class RayCluster:
 
     async def reserve(self, count: int, needs: Needs) -> None:
         """Wait for the placement group."""
-        self._group = placement_group([_bundle(needs)] * count, strategy="SPREAD")
-        await self._group.ready()
+        try:
+            self._group = placement_group([_bundle(needs)] * count, strategy="SPREAD")
+            await self._group.ready()
+        except (RayError, ValueError) as error:
+            raise PlatformError(f"Ray reserves nothing: {one_line(str(error))[:_LONGEST]}") from None
 
     def start(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> RayActor:
         """Create an actor; Ray looks for its place."""
@@ -106,17 +116,21 @@ class RayActor:
 
     async def run(self, request: bytes, without: Sequence[str]) -> int:
         """Run the launcher; if only the connection was lost, wait for the same one again."""
+        return int(await self._patiently(lambda: self._actor.run.remote(request, list(without))))
+
+    async def read(self, after: int) -> Sequence[tuple[int, int, bytes]]:
+        """Wait for what the launcher prints next."""
+        found = await self._patiently(lambda: self._actor.read.remote(after))
+        return [(int(number), int(stream), bytes(data)) for number, stream, data in found]
+
+    async def _patiently(self, call: Callable[[], Any]) -> Any:
+        """What a call returns that may be made again, if only the connection was lost."""
         while True:
             try:
-                return int(await _answer(self._actor.run.remote(request, list(without))))
+                return await _answer(call())
             except NodeLostError as error:
                 if error.cause is not Cause.HOST_LOST or not await self.answers(_PATIENCE):
                     raise
-
-    async def read(self) -> Sequence[tuple[int, bytes]]:
-        """Wait for what the launcher prints next."""
-        found: Sequence[tuple[int, bytes]] = await _answer(self._actor.read.remote())
-        return found
 
     def signal(self, signum: int) -> None:
         """Pass a signal on."""

@@ -1,37 +1,30 @@
-"""The driver of a job on Ray: its master, and whoever keeps its nodes, from the start to the end.
-
-The master is a process beside the driver, at one address for the whole job. If it is killed it is started
-again, on the same port with the same journal, and the nodes go on meanwhile.
-"""
+"""The driver of a job on Ray: its master, and whoever keeps its nodes, from the start to the end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import Callable
 
-from elasticrun.agent.master_host.process import MasterProcess, execute
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.control import JobControl
 from elasticrun.core.fleet.replicas import Note, Record, Verdict, Wish
 from elasticrun.dataclass import dataclass
-from elasticrun.errors import ElasticRunError, ExitCode, MasterUnreachableError
+from elasticrun.errors import ElasticRunError, ExitCode
 from elasticrun.follower import Follower
 from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.output import Lines, Sink
 from elasticrun.platforms.ray.adapter import RayPlatform
+from elasticrun.platforms.ray.master import Master, Settings
 from elasticrun.platforms.ray.node import is_hello
 from elasticrun.platforms.ray.words import Actor, Cluster, Needs, NodeLostError, Place
 
 log = logging.getLogger(__name__)
 
-#: Seconds that a master may take to serve.
-_ANSWER = 60.0
-#: How often a master is started again that does not serve.
-_TRIES = 3
+#: Seconds for the output of a launcher that has ended to come: what it left behind may hold its streams.
+_LAST_WORDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,7 @@ class RayJob:
     needs: Needs
     security: SecurityConfig
     master: tuple[str, ...]  # its command line
-    settings: Callable[[str, int], dict[str, object]]  # of the master, by its address and port
+    settings: Settings
     request: Callable[[Endpoint, int, Place], bytes]  # what a replica runs
 
 
@@ -51,10 +44,14 @@ async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callabl
     """Run the job; returns the exit status. Raises ElasticRunError if it cannot begin."""
     signals = list[int]()
     async with contextlib.AsyncExitStack() as stack:
-        master = Master(job, cluster.address)
+        master = Master(job.master, job.settings, cluster.address)
         stack.push_async_callback(master.close)
-        endpoint = await master.start()
-        request, show = functools.partial(job.request, endpoint), Printer(Sink(1), Sink(2)).show
+        await master.endpoint()
+
+        async def request(index: int, place: Place) -> bytes:
+            return job.request(await master.endpoint(), index, place)
+
+        show = Printer(Sink(1), Sink(2)).show
         platform = RayPlatform(job.job_id, cluster, job.wish, job.needs, request, show, tell)
         stack.push_async_callback(platform.close)
         queue = Queue(Keeper(platform).reconcile)
@@ -66,12 +63,13 @@ async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callabl
 
         inbox.attach(on_signal)
         stack.callback(inbox.detach)
-        follower = Follower(lambda: JobControl.connect([endpoint], job.job_id, job.security), platform.heard)
-        for work in (_listen(follower), master.keep(platform.over)):
+        for work in (_listen(job, master, platform), master.keep(platform.over)):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         platform.notify(queue.notice)
         record = await platform.over
-    return 128 + signals[0] if signals else _status(record, platform.code)
+    if signals and record.verdict in (None, Verdict.AGAIN):
+        return 128 + signals[0]
+    return _status(record, platform.code)
 
 
 def _status(record: Record, code: int | None) -> int:
@@ -87,80 +85,49 @@ class Printer:
     def __init__(self, out: Sink, err: Sink) -> None:
         self._sinks = {1: out, 2: err}
 
-    async def show(self, actor: Actor, index: int, place: Place) -> None:
-        """Show the output of one launcher, until it ends or its actor is lost."""
+    async def show(self, actor: Actor, index: int, place: Place, ended: asyncio.Event) -> None:
+        """Show the output of one launcher; until soon after its end, if something holds that open."""
         prefix = f"(node {index}, {place.address}) ".encode()
         streams = {number: Lines(sink, prefix, is_hello) for number, sink in self._sinks.items()}
+        last = 0
         with contextlib.suppress(NodeLostError):
-            while found := await actor.read():
-                for number, chunk in found:
-                    await streams[number].feed(chunk)
+            while found := await _next(actor, last, ended):
+                last = found[-1][0]
+                for _, stream, data in found:
+                    await streams[stream].feed(data)
         for lines in streams.values():
             await lines.end()
 
 
-async def _listen(follower: Follower) -> None:
-    """Hear what the master tells, as long as it does; what Ray tells is enough to go on, if later."""
+async def _next(actor: Actor, last: int, ended: asyncio.Event) -> list[tuple[int, int, bytes]]:
+    """The chunks after this one; [] at the end of the output."""
+    reading = asyncio.ensure_future(actor.read(last))
+    ending = asyncio.ensure_future(ended.wait())
     try:
-        await follower.run()
-    except ElasticRunError as error:
-        log.info("nothing is heard of the job's master: %s", error)
+        await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([reading], timeout=_LAST_WORDS if not reading.done() else 0)
+        return list(reading.result()) if reading.done() else []
+    finally:
+        for each in (reading, ending):
+            each.cancel()
+        await asyncio.gather(reading, ending, return_exceptions=True)
+
+
+async def _listen(job: RayJob, master: Master, platform: RayPlatform) -> None:
+    """Hear what each of the job's masters tells; what Ray tells is enough to go on, if later."""
+    while True:
+        endpoint, life = await master.endpoint(), master.life
+
+        async def connect(at: Endpoint = endpoint) -> JobControl:
+            return await JobControl.connect([at], job.job_id, job.security)
+
+        try:
+            await Follower(connect, platform.heard).run()
+        except ElasticRunError as error:
+            log.info("nothing is heard of the job's master: %s", error)
+        await master.after(life)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-class Master:
-    """The job's master, started again as often as it is killed."""
-
-    def __init__(self, job: RayJob, address: str) -> None:
-        self._job = job
-        self._endpoint = Endpoint(address, 0)
-        self._process: MasterProcess | None = None
-
-    async def start(self, resume: bool = False) -> Endpoint:
-        """Start it, and return where it serves. Raises MasterUnreachableError."""
-        settings = self._job.settings(self._endpoint.host, self._endpoint.port)
-        process = execute(self._job.master, {**settings, "resume": resume}, is_private=False)
-        self._reap()
-        self._process = process
-        try:
-            answer = await asyncio.wait_for(process.hear(), _ANSWER)
-        except asyncio.TimeoutError:
-            answer = {}
-        if "port" not in answer:
-            reason = answer.get("error") or answer.get("taken") or "it has not said why"
-            raise MasterUnreachableError(f"the job's master does not serve: {reason}")
-        self._endpoint = Endpoint(self._endpoint.host, int(answer["port"]))
-        return self._endpoint
-
-    async def keep(self, over: asyncio.Future[Record]) -> None:
-        """Start it again each time it ends, while the job goes on."""
-        assert self._process is not None
-        while await self._process.ended(None, asyncio.Event()) and not over.done():
-            if self._process.process.returncode == ExitCode.OK:
-                return  # the job is over
-            log.warning("the job's master has ended: another one takes up the job")
-            for rest in reversed(range(_TRIES)):
-                try:
-                    await self.start(resume=True)
-                    break
-                except MasterUnreachableError as error:
-                    if not rest:
-                        over.set_exception(error)
-                        return
-
-    def _reap(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-
-    async def close(self) -> None:
-        """Let it go: it ends once no node needs it."""
-        if self._process is not None:
-            self._process.let_go()
-            if not await self._process.ended(_ANSWER, asyncio.Event()):
-                await self._process.end()
-            self._reap()

@@ -43,6 +43,8 @@ def follow(submission: Submission, show: Callable[[str], None]) -> int:
         info = submission.client.get_job_info(submission.name)
     except Exception as error:  # noqa: BLE001 as above
         raise _failed(submission.name, error) from None
+    if not info.status.is_terminal():
+        raise PlatformError(f"Ray's job server has ended the connection; {submission.name} goes on")
     code = getattr(info, "driver_exit_code", None)
     if str(info.status) == "SUCCEEDED":
         return ExitCode.OK

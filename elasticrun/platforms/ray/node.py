@@ -4,8 +4,9 @@ The launcher is a child of ``platforms/remote.py``, which watches the pipe from 
 killed, as by the end of its driver, the launcher is told to stop, and has its grace.
 
 Theory of its output. Ray shows a driver what actors print, but loses what came just before a job's end, and
-folds lines that look alike. So the driver asks for it here, and Ray's own log files get it as well. What is
-not asked for yet is kept, up to a bound; then the launcher's pipes fill, and it deals with that.
+folds lines that look alike. So the driver asks for it here, and Ray's own log files get it as well. What the
+driver has not acknowledged is kept, so that nothing is lost with a connection; up to a bound, beyond which
+the launcher's pipes fill, and it deals with that.
 """
 
 from __future__ import annotations
@@ -22,46 +23,55 @@ from typing import IO
 from elasticrun.platforms.remote import HELLO, signal_line
 from elasticrun.platforms.ssh import PROGRAM
 
+#: A number, 1 for stdout or 2 for stderr, and bytes.
+Chunk = tuple[int, int, bytes]
 #: Bytes that are kept for the driver, and that are read at once.
 _MOST, _CHUNK = 1 << 20, 1 << 16
 
 
 class Output:
-    """What the launcher has printed and the driver has not got yet."""
+    """What the launcher has printed and the driver has not acknowledged yet: chunks, numbered from 1."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
-        self._kept = deque[tuple[int, bytes]]()
+        self._kept = deque[Chunk]()
+        self._last = 0  # number of the newest chunk
         self._size = 0
         self._open = 2  # streams
+        self._asked = 0  # how often; only the newest question is answered
 
-    def copy(self, pipe: IO[bytes], number: int) -> None:
-        """Take what comes through a pipe until it ends; ``number``: 1 or 2, whose own stream gets it too."""
+    def copy(self, pipe: IO[bytes], stream: int) -> None:
+        """Take what comes through a pipe until it ends; ``stream``: 1 or 2, our own one that gets it too."""
         with pipe:
-            self._copy(pipe.fileno(), number)
+            self._copy(pipe.fileno(), stream)
 
-    def _copy(self, fd: int, number: int) -> None:
-        while chunk := os.read(fd, _CHUNK):
+    def _copy(self, fd: int, stream: int) -> None:
+        while data := os.read(fd, _CHUNK):
             with contextlib.suppress(OSError):
-                os.write(number, chunk)
+                os.write(stream, data)
             with self._news:
                 self._news.wait_for(lambda: self._size < _MOST)
-                self._kept.append((number, chunk))
-                self._size += len(chunk)
+                self._last += 1
+                self._kept.append((self._last, stream, data))
+                self._size += len(data)
                 self._news.notify_all()
         with self._news:
             self._open -= 1
             self._news.notify_all()
 
-    def take(self) -> list[tuple[int, bytes]]:
-        """Wait for what comes next, by stream; [] once both have ended."""
+    def take(self, after: int) -> list[Chunk]:
+        """Forget the chunks up to this number, and wait for what comes next; [] once both streams have ended.
+
+        A later call ends this one: whoever asked has lost the connection, and asks again.
+        """
         with self._news:
-            self._news.wait_for(lambda: self._kept or not self._open)
-            taken = list(self._kept)
-            self._kept.clear()
-            self._size = 0
+            self._asked += 1
+            mine = self._asked
+            while self._kept and self._kept[0][0] <= after:
+                self._size -= len(self._kept.popleft()[2])
             self._news.notify_all()
-            return taken
+            self._news.wait_for(lambda: self._kept or not self._open or self._asked != mine)
+            return list(self._kept)
 
 
 class Node:
@@ -97,9 +107,9 @@ class Node:
         self._write(child, request)
         return child
 
-    def read(self) -> list[tuple[int, bytes]]:
-        """What the launcher has printed since the last call, by stream; waits for some. [] at the end."""
-        return self._output.take()
+    def read(self, after: int) -> list[Chunk]:
+        """What the launcher has printed after the chunk of this number; waits for some. [] at the end."""
+        return self._output.take(after)
 
     def signal(self, signum: int) -> None:
         """Pass a signal on to the launcher, if it has started."""

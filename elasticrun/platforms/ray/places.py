@@ -1,4 +1,12 @@
-"""Where the nodes of one job are: the reservation, hosts to be avoided, and places that are given back."""
+"""Where the nodes of one job are: the reservation, hosts to be avoided, and places that are given back.
+
+Theory. Ray moves the bundle of a lost host to another one, once it knows that the host is gone. Until then an
+actor for that bundle waits, though another host may have room; after that the bundle may have taken the very
+room that an actor beside it waits for. So a replacement bids for both, and takes what comes first.
+
+Hosts that were lost are left out by name for a while, by which Ray has decided whether they are gone. One
+that only did not answer in time may be used again then.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +17,8 @@ from dataclasses import dataclass as mutable
 from elasticrun.core.fleet.replicas import Start
 from elasticrun.platforms.ray.words import Actor, Cluster, Needs, Place
 
-#: How many lost hosts are left out by name, until Ray itself knows that they are gone.
-_MOST_LOST = 16
+#: Seconds for which a lost host is left out: Ray decides after some 15 s.
+LEFT_OUT = 30.0
 
 
 @mutable(slots=True)
@@ -30,41 +38,104 @@ class Places:
         self._cluster = cluster
         self._needs = needs
         self._free = set[int]()  # bundles that no node has
+        self._moving = set[int]()  # the same, of hosts that were lost
         self._reserved: asyncio.Task[None] | None = None
         self._ids: dict[str, str] = {}  # the cluster's id of each host that was seen, by its name
-        self._lost: list[str] = []  # ids of hosts that were lost, the newest last
+        self._lost: dict[str, float] = {}  # until when hosts that were lost are left out, by id
 
     async def settle(self, spot: Spot, name: str, needs: Needs, start: Start) -> Place:
-        """Find a place for a node; one on a host to be avoided is given back. Raises NodeLostError."""
-        if self._reserved is None:
-            self._reserved = asyncio.create_task(self._reserve(start.shape.min_replicas))
-        await asyncio.shield(self._reserved)
+        """Find a place for a node; one on a host to be avoided is given back.
+
+        Raises NodeLostError, and PlatformError if Ray refuses.
+        """
+        await self._reservation(start.shape.min_replicas)
         while True:
-            spot.bundle = min(self._free, default=-1) if needs == self._needs else -1
-            self._free.discard(spot.bundle)
-            avoided = self._avoided(start.avoided)
-            spot.actor = self._cluster.start(name, needs, spot.bundle, avoided)
-            place = await spot.actor.place()
-            if place.id not in avoided:
+            bids = self._bid(name, needs, start.avoided)
+            won = await self._first(bids)
+            if won is None:
+                continue  # what was left out when these bids were made need not be any more
+            assert won.actor is not None and won.place is not None
+            if won.place.id not in self._avoided(start.avoided):
                 break
-            spot.actor.kill()  # its bundle, if it has one, is used no more
-        self._ids[place.name] = place.id
-        spot.place = place
-        return place
+            won.actor.kill()  # its bundle, if it has one, is on a bad host, and is used no more
+        self._ids[won.place.name] = won.place.id
+        spot.actor, spot.bundle, spot.place = won.actor, won.bundle, won.place
+        return won.place
+
+    async def _reservation(self, count: int) -> None:
+        if self._reserved is None:
+            self._reserved = asyncio.create_task(self._reserve(count))
+        try:
+            await asyncio.shield(self._reserved)
+        except Exception:
+            self._reserved = None
+            raise
 
     async def _reserve(self, count: int) -> None:
         await self._cluster.reserve(count, self._needs)
         self._free = set(range(count))
 
+    def _bid(self, name: str, needs: Needs, avoided: Sequence[str]) -> list[Spot]:
+        """Ask for a free bundle; else for any place, and for a bundle that Ray may have moved."""
+        left_out = self._avoided(avoided)
+        if needs != self._needs:
+            wanted = [-1]
+        elif self._free:
+            wanted = [min(self._free)]
+        else:
+            wanted = [-1, *sorted(self._moving)[:1]]
+        bids = list[Spot]()
+        try:
+            for bundle in wanted:
+                bidder = f"{name}-reserved" if bids else name  # names are the cluster's own, once each
+                bids.append(Spot(self._cluster.start(bidder, needs, bundle, left_out), bundle))
+                self._free.discard(bundle)
+                self._moving.discard(bundle)
+        except Exception:
+            self._withdraw(bids)
+            raise
+        return bids
+
+    async def _first(self, bids: list[Spot]) -> Spot | None:
+        """The bid that found its place first; None if none has while a lost host is left out.
+
+        The others are withdrawn, whatever happens.
+        """
+        looks = {asyncio.ensure_future(bid.actor.place()): bid for bid in bids if bid.actor is not None}
+        won: Spot | None = None
+        try:
+            patience = LEFT_OUT if self._lost else None
+            done, _ = await asyncio.wait(looks, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            for look in done:
+                looks[look].place = look.result()
+                won = won or looks[look]
+        finally:
+            for look in looks:
+                look.cancel()
+            await asyncio.gather(*looks, return_exceptions=True)
+            self._withdraw([bid for bid in bids if bid is not won])
+        return won
+
+    def _withdraw(self, bids: list[Spot]) -> None:
+        for bid in bids:
+            if bid.actor is not None:
+                bid.actor.kill()
+            if bid.bundle >= 0:
+                self._moving.add(bid.bundle)
+
     def _avoided(self, names: Sequence[str]) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        self._lost = {host: until for host, until in self._lost.items() if now < until}
         avoided = [self._ids[name] for name in names if name in self._ids]
-        return [*avoided, *(each for each in self._lost if each not in avoided)]
+        return [*avoided, *(host for host in self._lost if host not in avoided)]
 
     def lose(self, spot: Spot) -> None:
-        """Its host is lost: nothing is placed there any more, and its bundle is Ray's to move."""
-        spot.bundle = -1
+        """Its host is lost: nothing is placed there for a while, and its bundle is Ray's to move."""
+        if spot.bundle >= 0:
+            self._moving.add(spot.bundle)
+            spot.bundle = -1
         if spot.place is not None:
-            self._lost = [*self._lost, spot.place.id][-_MOST_LOST:]
+            self._lost[spot.place.id] = asyncio.get_running_loop().time() + LEFT_OUT
 
     def release(self, spot: Spot) -> None:
         """Give back what a node has."""

@@ -57,8 +57,11 @@ class Actor(Protocol):
         ``request``: a line of ``platforms/remote.py``. ``without``: variables that it does not get.
         """
 
-    async def read(self) -> Sequence[tuple[int, bytes]]:
-        """Wait for what the launcher prints next, by stream, 1 or 2; () at its end. Raises NodeLostError."""
+    async def read(self, after: int) -> Sequence[tuple[int, int, bytes]]:
+        """Wait for what the launcher prints after the chunk of this number; () at its end.
+
+        Each chunk has a number, 1 for stdout or 2 for stderr, and bytes. Raises NodeLostError.
+        """
 
     def signal(self, signum: int) -> None:
         """Pass a signal on to the launcher."""
@@ -78,7 +81,10 @@ class Cluster(Protocol):
         """At which the hosts of the cluster reach this one."""
 
     async def reserve(self, count: int, needs: Needs) -> None:
-        """Wait until there is room for so many nodes at once, and keep it for this job."""
+        """Wait until there is room for so many nodes at once, and keep it. Raises PlatformError."""
 
     def start(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> Actor:
-        """Ask for a place: the reserved one of this number, or (-1) any that is on none of these hosts."""
+        """Ask for a place: the reserved one of this number, or (-1) any that is on none of these hosts.
+
+        Raises PlatformError.
+        """

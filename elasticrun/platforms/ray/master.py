@@ -1,0 +1,123 @@
+"""The master of a job on Ray: a process beside the driver, at one address for the whole job.
+
+Theory. If it is killed it is started again, on the same port with the same journal, and the nodes go on
+meanwhile. One that ended by itself has ended its job: all is done, or too few nodes came in time. If the job
+then begins again, its nodes ask for an endpoint, and that starts a master with a journal of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from elasticrun.agent.master_host.process import MasterProcess, execute
+from elasticrun.clock import pause
+from elasticrun.config import Endpoint
+from elasticrun.core.fleet.replicas import Record
+from elasticrun.errors import ExitCode, MasterUnreachableError
+
+log = logging.getLogger(__name__)
+
+#: What a master is told: its address, its port, and which of the job's lives it is for.
+Settings = Callable[[str, int, int], dict[str, object]]
+#: Seconds that a master may take to serve.
+_ANSWER = 60.0
+#: Seconds before each try to start a master again.
+_PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+class Master:
+    """The job's master, started again as often as it is killed."""
+
+    def __init__(self, command: tuple[str, ...], settings: Settings, address: str) -> None:
+        self.life = -1  # how often the job has begun again
+        self._command = command
+        self._settings = settings
+        self._endpoint = Endpoint(address, 0)
+        self._process: MasterProcess | None = None
+        self._lock = asyncio.Lock()  # of the process
+        self._news = asyncio.Condition()  # of the life
+
+    async def endpoint(self) -> Endpoint:
+        """Where the master serves; one that has ended with its job is followed by another.
+
+        Raises MasterUnreachableError.
+        """
+        async with self._lock:
+            if self._has_ended():
+                self.life += 1
+                await self._start(resume=False)
+                async with self._news:
+                    self._news.notify_all()
+            return self._endpoint
+
+    def _has_ended(self) -> bool:
+        """Whether it ended by itself, or there was none."""
+        process = self._process
+        return process is None or (not process.is_alive and process.process.returncode == ExitCode.OK)
+
+    async def after(self, life: int) -> None:
+        """Wait until the job begins again."""
+        async with self._news:
+            await self._news.wait_for(lambda: self.life > life)
+
+    async def _start(self, resume: bool) -> None:
+        settings = self._settings(self._endpoint.host, self._endpoint.port, self.life)
+        try:
+            process = execute(self._command, {**settings, "resume": resume}, is_private=False)
+        except OSError as error:
+            raise MasterUnreachableError(f"the job's master cannot be started: {error.strerror}") from None
+        self._reap()
+        self._process = process
+        try:
+            answer = await asyncio.wait_for(process.hear(), _ANSWER)
+        except asyncio.TimeoutError:
+            answer = {}
+        if "port" not in answer:
+            reason = answer.get("error") or answer.get("taken") or "it has not said why"
+            raise MasterUnreachableError(f"the job's master does not serve: {reason}")
+        self._endpoint = Endpoint(self._endpoint.host, int(answer["port"]))
+
+    async def keep(self, over: asyncio.Future[Record]) -> None:
+        """Start it again each time it is killed, while the job goes on."""
+        while True:
+            assert self._process is not None
+            life = self.life
+            await self._process.ended(None, asyncio.Event())
+            if over.done():
+                return
+            if self._has_ended():
+                await self.after(life)
+                continue
+            log.warning("the job's master was killed: another one takes up the job")
+            if error := await self._revive():
+                if not over.done():
+                    over.set_exception(error)
+                return
+
+    async def _revive(self) -> MasterUnreachableError | None:
+        """Start it again; why that failed, if it did."""
+        failure: MasterUnreachableError | None = None
+        async with self._lock:
+            for seconds in _PAUSES:
+                await pause(seconds)
+                try:
+                    await self._start(resume=True)
+                    return None
+                except MasterUnreachableError as error:
+                    failure = error
+        return failure
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    async def close(self) -> None:
+        """Let it go: it ends once no node needs it."""
+        if self._process is not None:
+            self._process.let_go()
+            if not await self._process.ended(_ANSWER, asyncio.Event()):
+                await self._process.end()
+            self._reap()
