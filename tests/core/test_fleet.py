@@ -296,6 +296,16 @@ def test_failures_in_a_row_are_replaced_after_growing_pauses() -> None:
     assert world.end(7, 70).actions  # the next row
 
 
+def test_a_job_that_is_given_up_does_not_wait_for_what_never_ran() -> None:
+    world = begun(replace(WISH, shape=Shape(2, 3), wanted=3))
+    world.change(2, phase=Phase.PENDING, trouble="there is no room")
+    assert world.end(0, ExitCode.USAGE).record.halted
+    assert world.live == [1, 2]  # one that runs may still take it in
+    decision = world.end(1, ExitCode.USAGE)
+    assert decision.actions == (Remove(2, "nothing is replaced any more, and none runs"),)
+    assert world.look().phase == "Failed"
+
+
 def test_replacements_are_bounded_and_the_others_go_on() -> None:
     world = begun(replace(WISH, max_failures=1))
     world.end(0, 70)
