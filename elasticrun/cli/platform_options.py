@@ -17,8 +17,8 @@ PLATFORM = Option(
 )
 PLATFORM_CONF = Option(
     "platform-conf", Group.SIZE, values.settings, "KEY=VALUE,...",
-    "With --platform ray, what each node takes: cpus (as many as workers), gpus (0), memory (not reserved), "
-    "or a resource of the cluster's own; and restarts (10), of nodes that fail.",
+    "With --platform ray, what each node takes: cpus (its workers, if a number), gpus (0), memory (not "
+    "reserved), or a resource of the cluster's own; and restarts (10), of nodes that fail.",
     allowed="KEY=VALUE,KEY=VALUE,... such as cpus=4,gpus=1,memory=16Gi", default="", blank=True,
     origin=Origin.OURS,
 )

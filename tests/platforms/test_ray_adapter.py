@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from elasticrun.core.fleet.replicas import Cause, Note, Record, Shape, Verdict, Wish
-from elasticrun.core.protocol.chronicle import LogEntry, NodeDetached
+from elasticrun.core.fleet.replicas import Cause, Note, Record, Shape, Start, Verdict, Wish
+from elasticrun.core.protocol.chronicle import JobEnded, LogEntry, NodeDetached
 from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.protocol import PlatformError
 from elasticrun.platforms.ray.adapter import RayPlatform
+from elasticrun.platforms.ray.places import Places, Spot
 from elasticrun.platforms.ray.words import Actor, Needs, NodeLostError, Place
 
 NEEDS = Needs(cpus=2.0, memory=1 << 30)
@@ -65,7 +66,7 @@ class FakeCluster:
         self.actors: list[FakeActor] = []
         self.reserved = asyncio.Event()
         self.wanted: list[int] = []
-        self._places = places
+        self.places = places
         if places:
             self.reserved.set()
 
@@ -77,7 +78,7 @@ class FakeCluster:
         assert name not in [each.name for each in self.actors if not each.is_killed]
         actor = FakeActor(name, needs, bundle, avoided)
         self.actors.append(actor)
-        if self._places:
+        if self.places:
             actor.placed.set_result(host(len(self.actors) - 1))
         return actor
 
@@ -285,6 +286,75 @@ def test_a_job_that_begins_again_waits_until_all_that_it_needs_have_a_place() ->
         assert not third.request
         fourth.placed.set_result(host(3))
         await job.until(lambda: third.request and fourth.request)
+
+    run(test)
+
+
+def test_a_job_that_is_given_up_ends_though_one_still_waits_for_a_place() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(places=False), Shape(2, 3, 0))
+        job.cluster.reserved.set()
+        await job.until(lambda: len(job.cluster.actors) == 3)
+        first, second, third = job.cluster.actors
+        for number, each in enumerate((first, second)):
+            each.placed.set_result(host(number))
+        await job.begins(2)
+        for each in (first, second):
+            each.ended.set_result(2)  # the script is not there
+        record = await asyncio.wait_for(job.platform.over, DEADLINE)
+        assert (record.verdict, job.platform.code) == (Verdict.FAILED, 2)
+        await job.until(lambda: third.is_killed)
+
+    run(test)
+
+
+def test_a_job_that_is_stopped_does_not_begin_anew_with_one_that_waited() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(places=False), Shape(1, 2, 0))
+        job.cluster.reserved.set()
+        await job.until(lambda: len(job.cluster.actors) == 2)
+        first, second = job.cluster.actors
+        first.placed.set_result(host(0))
+        await job.begins(1)
+        job.platform.heard([LogEntry(event=1, at=0.0, time=0.0, told=JobEnded("stopped", "as ordered"))])
+        first.ended.set_result(14)
+        await asyncio.wait_for(job.platform.over, DEADLINE)
+        assert job.platform.code == 14 and second.is_killed and len(job.cluster.actors) == 2
+
+    run(test)
+
+
+def test_the_end_of_one_that_found_too_few_does_not_hide_why_the_job_failed() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(2, 2, 0))
+        first, second = await job.begins(2)
+        first.ended.set_result(3)
+        await job.until(lambda: first.is_killed)
+        second.ended.set_result(1)
+        record = await asyncio.wait_for(job.platform.over, DEADLINE)
+        assert (record.verdict, job.platform.code) == (Verdict.FAILED, 1)
+
+    run(test)
+
+
+def test_two_bids_of_one_moment_leave_nothing_behind() -> None:
+    async def test() -> None:
+        cluster, start = FakeCluster(), Start(1, -1, 0, (), Shape(1, 1, 0))
+        places, spot = Places(cluster, NEEDS), Spot()
+        await places.settle(spot, "job-0", NEEDS, start)
+        places.lose(spot)
+        places.release(spot)
+        cluster.places = False
+        looking = asyncio.create_task(places.settle(spot, "job-1", NEEDS, start))
+        while len(cluster.actors) < 3:
+            turn = asyncio.Event()
+            asyncio.get_running_loop().call_soon(turn.set)
+            await turn.wait()
+        one, other = cluster.actors[1:]
+        one.placed.set_exception(NodeLostError(Cause.HOST_LOST, "at once"))
+        other.placed.set_result(host(1))
+        assert await looking == host(1)
+        assert one.is_killed and spot.actor is other
 
     run(test)
 

@@ -59,6 +59,13 @@ def test_a_signal_reaches_the_launcher(tmp_path: Path) -> None:
     assert ended == [128 + signal.SIGTERM]
 
 
+def test_a_launcher_that_was_signalled_before_it_started_does_not_start(tmp_path: Path) -> None:
+    node = Node()
+    node.signal(signal.SIGTERM)
+    assert node.run(request("print('up')", tmp_path), ()) == 128 + signal.SIGTERM
+    assert output(node) == {1: b"", 2: b""}
+
+
 def test_what_nobody_reads_holds_up_who_writes_and_is_not_lost() -> None:
     kept, (read_end, write_end) = Output(), os.pipe()
     size = 3 << 20

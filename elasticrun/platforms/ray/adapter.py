@@ -32,8 +32,9 @@ from elasticrun.core.fleet.replicas import (
     Verdict,
     Wish,
 )
-from elasticrun.core.protocol.chronicle import LogEntry, NodeDetached, NodeGone
-from elasticrun.errors import MasterUnreachableError
+from elasticrun.core.protocol.chronicle import JobEnded, LogEntry, NodeDetached, NodeGone
+from elasticrun.core.protocol.messages import Outcome
+from elasticrun.errors import ExitCode, MasterUnreachableError
 from elasticrun.platforms.protocol import PlatformError, Sight
 from elasticrun.platforms.ray.places import Places, Spot
 from elasticrun.platforms.ray.words import Actor, Cluster, Needs, NodeLostError, Place
@@ -195,8 +196,12 @@ class RayPlatform:
     def heard(self, entries: Sequence[LogEntry], _lines: Sequence[str] = ()) -> None:
         """Take what the job's master tells: a node that it misses may be lost with its host."""
         for entry in entries:
-            if isinstance(entry.told, NodeDetached | NodeGone):
-                self._begin(self._doubt(_index(entry.told.node)))
+            match entry.told:
+                case NodeDetached(node=node) | NodeGone(node=node):
+                    self._begin(self._doubt(_index(node)))
+                case JobEnded(outcome=outcome) if outcome == Outcome.STOPPED.value:
+                    self.code = ExitCode.DRAINED
+                    self.end()  # replicas that wait for a place are not to begin it anew
 
     async def close(self) -> None:
         """Give back all places."""
@@ -233,7 +238,7 @@ class RayPlatform:
         else:
             was_asked = replica.seen.is_leaving
             self._see(replica, phase=Phase.ENDED, exit_code=code)
-            if code and not was_asked and self._record.verdict is None:
+            if code and not was_asked and self._record.verdict in (None, Verdict.AGAIN):
                 self.code = code
         self._places.release(replica.spot)
 

@@ -20,6 +20,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 from ray.util import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from elasticrun.clock import within
 from elasticrun.core.fleet.replicas import Cause
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.errors import UsageError
@@ -140,7 +141,7 @@ class RayActor:
     async def answers(self, seconds: float) -> bool:
         """Whether it answers within this time."""
         try:
-            await asyncio.wait_for(_answer(self._actor.ping.remote()), seconds)
+            await within(seconds, _answer(self._actor.ping.remote()))
         except (NodeLostError, asyncio.TimeoutError):
             return False
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.config import Endpoint, SecurityConfig
@@ -22,6 +22,9 @@ from elasticrun.platforms.ray.node import is_hello
 from elasticrun.platforms.ray.words import Actor, Cluster, Needs, NodeLostError, Place
 
 log = logging.getLogger(__name__)
+
+#: Of output: a number, 1 or 2 for the stream, and bytes.
+Chunks = Sequence[tuple[int, int, bytes]]
 
 #: Seconds for the output of a launcher that has ended to come: what it left behind may hold its streams.
 _LAST_WORDS = 5.0
@@ -59,7 +62,11 @@ async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callabl
 
         def on_signal(signum: int) -> None:
             signals.append(signum)
-            (platform.end if len(signals) == 1 else platform.kill)()
+            if len(signals) == 1:
+                platform.end()
+            else:
+                master.hurry()
+                platform.kill()
 
         inbox.attach(on_signal)
         stack.callback(inbox.detach)
@@ -76,7 +83,9 @@ def _status(record: Record, code: int | None) -> int:
     """As the agent of one host would end."""
     if record.verdict is Verdict.SUCCEEDED:
         return ExitCode.OK
-    return ExitCode.DRAINED if record.verdict is Verdict.STOPPED else code or ExitCode.JOB_FAILED
+    if record.verdict is Verdict.STOPPED:
+        return ExitCode.DRAINED
+    return ExitCode.JOB_FAILED if code is None else code
 
 
 class Printer:
@@ -89,9 +98,9 @@ class Printer:
         """Show the output of one launcher; until soon after its end, if something holds that open."""
         prefix = f"(node {index}, {place.address}) ".encode()
         streams = {number: Lines(sink, prefix, is_hello) for number, sink in self._sinks.items()}
-        last = 0
+        last, patience = 0, Patience(ended)
         with contextlib.suppress(NodeLostError):
-            while found := await _next(actor, last, ended):
+            while found := await patience.wait(actor.read(last)):
                 last = found[-1][0]
                 for _, stream, data in found:
                     await streams[stream].feed(data)
@@ -99,24 +108,40 @@ class Printer:
             await lines.end()
 
 
-async def _next(actor: Actor, last: int, ended: asyncio.Event) -> list[tuple[int, int, bytes]]:
-    """The chunks after this one; [] at the end of the output."""
-    reading = asyncio.ensure_future(actor.read(last))
-    ending = asyncio.ensure_future(ended.wait())
-    try:
-        await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([reading], timeout=_LAST_WORDS if not reading.done() else 0)
-        return list(reading.result()) if reading.done() else []
-    finally:
-        for each in (reading, ending):
-            each.cancel()
-        await asyncio.gather(reading, ending, return_exceptions=True)
+class Patience:
+    """Waits for chunks; once the launcher has ended for so many seconds in all. Printing does not count."""
+
+    def __init__(self, ended: asyncio.Event) -> None:
+        self._ended = ended
+        self._left = _LAST_WORDS
+
+    async def wait(self, read: Awaitable[Chunks]) -> Chunks:
+        """What is read; () at the end of the output, or of the patience."""
+        reading, ending = asyncio.ensure_future(read), asyncio.ensure_future(self._ended.wait())
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.wait([reading, ending], return_when=asyncio.FIRST_COMPLETED)
+            begun = loop.time()
+            if not reading.done():
+                await asyncio.wait([reading], timeout=self._left)
+            self._left = max(0.0, self._left - (loop.time() - begun))
+            return reading.result() if reading.done() else ()
+        finally:
+            for each in (reading, ending):
+                each.cancel()
+            await asyncio.gather(reading, ending, return_exceptions=True)
 
 
 async def _listen(job: RayJob, master: Master, platform: RayPlatform) -> None:
     """Hear what each of the job's masters tells; what Ray tells is enough to go on, if later."""
     while True:
-        endpoint, life = await master.endpoint(), master.life
+        life = master.life
+        try:
+            endpoint = await master.endpoint()
+        except ElasticRunError:  # whoever needs it tells why
+            await master.after(life)
+            continue
+        life = master.life
 
         async def connect(at: Endpoint = endpoint) -> JobControl:
             return await JobControl.connect([at], job.job_id, job.security)

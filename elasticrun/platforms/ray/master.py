@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from elasticrun.agent.master_host.process import MasterProcess, execute
-from elasticrun.clock import pause
+from elasticrun.clock import pause, within
 from elasticrun.config import Endpoint
 from elasticrun.core.fleet.replicas import Record
 from elasticrun.errors import ExitCode, MasterUnreachableError
@@ -36,6 +36,7 @@ class Master:
         self._settings = settings
         self._endpoint = Endpoint(address, 0)
         self._process: MasterProcess | None = None
+        self._is_hurried = False
         self._lock = asyncio.Lock()  # of the process
         self._news = asyncio.Condition()  # of the life
 
@@ -46,14 +47,14 @@ class Master:
         """
         async with self._lock:
             if self._has_ended():
+                await self._start(self.life + 1, resume=False)
                 self.life += 1
-                await self._start(resume=False)
                 async with self._news:
                     self._news.notify_all()
             return self._endpoint
 
     def _has_ended(self) -> bool:
-        """Whether it ended by itself, or there was none."""
+        """Whether it ended by itself, or there is none."""
         process = self._process
         return process is None or (not process.is_alive and process.process.returncode == ExitCode.OK)
 
@@ -62,31 +63,37 @@ class Master:
         async with self._news:
             await self._news.wait_for(lambda: self.life > life)
 
-    async def _start(self, resume: bool) -> None:
-        settings = self._settings(self._endpoint.host, self._endpoint.port, self.life)
+    async def _start(self, life: int, resume: bool) -> None:
+        """Start one in place of the last; if it does not serve, there is none."""
+        await self._remove()
+        settings = self._settings(self._endpoint.host, self._endpoint.port, life)
         try:
-            process = execute(self._command, {**settings, "resume": resume}, is_private=False)
+            self._process = execute(self._command, {**settings, "resume": resume}, is_private=False)
         except OSError as error:
             raise MasterUnreachableError(f"the job's master cannot be started: {error.strerror}") from None
-        self._reap()
-        self._process = process
+        answer: dict[str, object] = {}
         try:
-            answer = await asyncio.wait_for(process.hear(), _ANSWER)
+            answer = await within(_ANSWER, self._process.hear())
         except asyncio.TimeoutError:
-            answer = {}
+            pass
+        finally:
+            if "port" not in answer:
+                await self._remove()
         if "port" not in answer:
             reason = answer.get("error") or answer.get("taken") or "it has not said why"
             raise MasterUnreachableError(f"the job's master does not serve: {reason}")
-        self._endpoint = Endpoint(self._endpoint.host, int(answer["port"]))
+        self._endpoint = Endpoint(self._endpoint.host, int(str(answer["port"])))
 
     async def keep(self, over: asyncio.Future[Record]) -> None:
         """Start it again each time it is killed, while the job goes on."""
         while True:
-            assert self._process is not None
-            life = self.life
-            await self._process.ended(None, asyncio.Event())
+            process, life = self._process, self.life
+            if process is not None:
+                await process.ended(None, asyncio.Event())
             if over.done():
                 return
+            if self._process is not process:
+                continue  # somebody has started another one meanwhile
             if self._has_ended():
                 await self.after(life)
                 continue
@@ -103,21 +110,27 @@ class Master:
             for seconds in _PAUSES:
                 await pause(seconds)
                 try:
-                    await self._start(resume=True)
+                    await self._start(self.life, resume=True)
                     return None
                 except MasterUnreachableError as error:
                     failure = error
         return failure
 
-    def _reap(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
+    async def _remove(self) -> None:
+        """Have no process any more."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.end()
+            process.close()
+
+    def hurry(self) -> None:
+        """Do not wait for its nodes at the end."""
+        self._is_hurried = True
 
     async def close(self) -> None:
         """Let it go: it ends once no node needs it."""
-        if self._process is not None:
-            self._process.let_go()
-            if not await self._process.ended(_ANSWER, asyncio.Event()):
-                await self._process.end()
-            self._reap()
+        process = self._process
+        if process is not None and not self._is_hurried:
+            process.let_go()
+            await process.ended(_ANSWER, asyncio.Event())
+        await self._remove()

@@ -1,7 +1,8 @@
 """What runs in the cluster for each node of a job: an actor that holds the place, and runs the launcher.
 
-The launcher is a child of ``platforms/remote.py``, which watches the pipe from this process: if the actor is
-killed, as by the end of its driver, the launcher is told to stop, and has its grace.
+The launcher is a child of ``platforms/remote.py``, which watches the pipe from this process. If the actor is
+killed, as by the end of its driver, the launcher gets SIGTERM from it or, as Ray may kill it too, from the
+kernel; then the launcher stops its workers as it does for any SIGTERM.
 
 Theory of its output. Ray shows a driver what actors print, but loses what came just before a job's end, and
 folds lines that look alike. So the driver asks for it here, and Ray's own log files get it as well. What the
@@ -59,6 +60,12 @@ class Output:
             self._open -= 1
             self._news.notify_all()
 
+    def close(self) -> None:
+        """Nothing will come."""
+        with self._news:
+            self._open = 0
+            self._news.notify_all()
+
     def take(self, after: int) -> list[Chunk]:
         """Forget the chunks up to this number, and wait for what comes next; [] once both streams have ended.
 
@@ -81,6 +88,7 @@ class Node:
         self._child: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()  # of the start, and of the child's input
         self._output = Output()
+        self._signum = 0  # a signal that came before the launcher started
 
     def ping(self) -> None:
         """Answer."""
@@ -88,13 +96,16 @@ class Node:
     def run(self, request: bytes, without: Sequence[str]) -> int:
         """Run the launcher, once: a second call waits for the end of the same one. Returns its exit code."""
         with self._lock:
+            if self._child is None and self._signum:
+                return 128 + self._signum
             if self._child is None:
                 self._child = self._start(request, without)
             child = self._child
         code = child.wait()
         with self._lock:
             assert child.stdin is not None
-            child.stdin.close()
+            with contextlib.suppress(OSError):  # a signal came too late
+                child.stdin.close()
         return code
 
     def _start(self, request: bytes, without: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -112,10 +123,13 @@ class Node:
         return self._output.take(after)
 
     def signal(self, signum: int) -> None:
-        """Pass a signal on to the launcher, if it has started."""
+        """Pass a signal on to the launcher; one that has not started will not."""
         with self._lock:
             if self._child is not None:
                 self._write(self._child, signal_line(signum))
+            else:
+                self._signum = signum
+                self._output.close()
 
     def _write(self, child: subprocess.Popen[bytes], line: bytes) -> None:
         assert child.stdin is not None

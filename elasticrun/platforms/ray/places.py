@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass as mutable
 
 from elasticrun.core.fleet.replicas import Start
+from elasticrun.platforms.protocol import PlatformError
 from elasticrun.platforms.ray.words import Actor, Cluster, Needs, Place
 
 #: Seconds for which a lost host is left out: Ray decides after some 15 s.
@@ -63,13 +64,16 @@ class Places:
         return won.place
 
     async def _reservation(self, count: int) -> None:
-        if self._reserved is None:
-            self._reserved = asyncio.create_task(self._reserve(count))
-        try:
-            await asyncio.shield(self._reserved)
-        except Exception:
-            self._reserved = None
-            raise
+        while True:
+            if self._reserved is None:
+                self._reserved = asyncio.create_task(self._reserve(count))
+            mine = self._reserved
+            try:
+                return await asyncio.shield(mine)
+            except PlatformError:
+                if self._reserved is mine:  # one replica tells of it; the others wait for the next try
+                    self._reserved = None
+                    raise
 
     async def _reserve(self, count: int) -> None:
         await self._cluster.reserve(count, self._needs)
@@ -99,22 +103,25 @@ class Places:
     async def _first(self, bids: list[Spot]) -> Spot | None:
         """The bid that found its place first; None if none has while a lost host is left out.
 
-        The others are withdrawn, whatever happens.
+        The others are withdrawn, whatever happens. Raises NodeLostError if one has failed and none is placed.
         """
         looks = {asyncio.ensure_future(bid.actor.place()): bid for bid in bids if bid.actor is not None}
         won: Spot | None = None
         try:
             patience = LEFT_OUT if self._lost else None
             done, _ = await asyncio.wait(looks, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-            for look in done:
-                looks[look].place = look.result()
-                won = won or looks[look]
+            failed = [look for look in done if look.exception() is not None]
+            for look in done.difference(failed):
+                won = looks[look]
+                won.place = look.result()
+            if won is None and failed:
+                failed[0].result()
+            return won
         finally:
-            for look in looks:
-                look.cancel()
-            await asyncio.gather(*looks, return_exceptions=True)
             self._withdraw([bid for bid in bids if bid is not won])
-        return won
+            for look in looks:
+                look.add_done_callback(lambda it: it.cancelled() or it.exception())  # it was looked at
+                look.cancel()
 
     def _withdraw(self, bids: list[Spot]) -> None:
         for bid in bids:
