@@ -290,7 +290,8 @@ def test_a_page_is_served_from_beside_a_job(cluster: Cluster) -> None:
     assert [row["number"] for row in running(port)["rounds"]] == [0]
     observer.signal(signal.SIGINT)
     assert observer.wait() == 0
-    nowhere = ("--endpoint", f"127.0.0.1:{free_port()}", "--timeout", "1")
+    # With a name of its own: else a job of another test that has none, on this host, would be taken for it.
+    nowhere = ("--endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "nobody", "--timeout", "1")
     token = {"ELASTICRUN_TOKEN": TOKEN}
     nobody = cluster.launch("observe", "--web", ":0", *nowhere, command=ctl, cwd=ROOT, env=token)
     assert nobody.wait() == ExitCode.MASTER_UNREACHABLE
