@@ -306,6 +306,14 @@ def test_a_job_that_is_given_up_does_not_wait_for_what_never_ran() -> None:
     assert world.look().phase == "Failed"
 
 
+def test_a_job_that_is_given_up_waits_for_those_that_are_enough() -> None:
+    world = begun(replace(WISH, max_failures=0))
+    for index in (1, 2, 3):
+        world.change(index, phase=Phase.PENDING, trouble="its image is being read")
+    assert world.end(0, ExitCode.NODE_FAULT).record.halted
+    assert (world.live, world.record.verdict) == ([1, 2, 3], None)
+
+
 def test_replacements_are_bounded_and_the_others_go_on() -> None:
     world = begun(replace(WISH, max_failures=1))
     world.end(0, 70)

@@ -188,8 +188,9 @@ class _Draft:
 
     def settle(self) -> None:
         """Conclude from what still runs, or that nothing does."""
-        if self._record.halted and self._record.verdict is None and not _running(self._seen, self._live):
-            # Nothing is started any more, so these could only wait for ever.
+        is_hopeless = self._record.halted and len(self._live) < self._shape.min_replicas
+        if is_hopeless and self._record.verdict is None and not _running(self._seen, self._live):
+            # Nothing is started any more, and these are too few: they could only wait for ever.
             self._drop(self._live, "nothing is replaced any more, and none runs")
         are_held = self._holding() > 0
         # If others go on after that time, who found too few was cut off from them, and is replaced alone.
