@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from elasticrun.core.fleet.fates import OF_JOB, Fate, Judgement, in_words, judge
+from elasticrun.core.fleet.fates import OF_JOB, Fate, Judgement, in_words, judge, more_memory
 from elasticrun.core.fleet.replicas import (
     Action,
     Cause,
@@ -57,8 +57,6 @@ CALM = 600.0
 LOSS_CALM, FREE_LOSSES = 60.0, 8
 #: How many hosts are avoided, and how many replicas that end while the job goes on are kept for their logs.
 MOST_AVOIDED, MOST_KEPT = 16, 8
-#: How much more memory a replica gets, and how much more than at first if no other bound is given.
-MORE, MOST_TIMES = 2, 8
 
 
 def decide(
@@ -152,7 +150,7 @@ class _Draft:
         self._note("Lost", text, is_warning=True)
         self._change(drained_at=None)
         if judgement.fate is Fate.MORE_MEMORY:
-            memory, cap = _more_memory(self._wish, self._record.memory, seen)
+            memory, cap = more_memory(self._wish, self._record.memory, seen)
             if seen.memory >= cap:
                 self._halt(f"{text}, and there may be no more than {in_words(cap)}")
             elif memory != self._record.memory:
@@ -188,9 +186,10 @@ class _Draft:
 
     def settle(self) -> None:
         """Conclude from what still runs, or that nothing does."""
-        is_hopeless = self._record.halted and len(self._live) < self._shape.min_replicas
-        if is_hopeless and self._record.verdict is None and not _running(self._seen, self._live):
-            # Nothing is started any more, and these are too few: they could only wait for ever.
+        is_given_up = self._record.halted and self._record.verdict is None
+        are_too_few = len(self._live) < self._shape.min_replicas and not _running(self._seen, self._live)
+        if is_given_up and are_too_few:
+            # These are too few, and no others are started: they could only wait for ever.
             self._drop(self._live, "nothing is replaced any more, and none runs")
         are_held = self._holding() > 0
         # If others go on after that time, who found too few was cut off from them, and is replaced alone.
@@ -353,12 +352,6 @@ class _Draft:
 
     def _change(self, **fields: object) -> None:
         self._record = replace(self._record, **fields)  # type: ignore[arg-type] # mypy cannot know the names
-
-
-def _more_memory(wish: Wish, given: int, seen: Seen) -> tuple[int, int]:
-    """What replicas get, if they are given so much and one had too little; and the most that there may be."""
-    cap = wish.max_memory or (wish.memory or seen.memory) * MOST_TIMES
-    return max(given, min(cap, seen.memory * MORE)), cap
 
 
 def _running(seen: Mapping[int, Seen], live: Mapping[int, Live]) -> int:

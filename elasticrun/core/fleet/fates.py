@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from elasticrun.core.fleet.replicas import Cause, Seen
+from elasticrun.core.fleet.replicas import Cause, Seen, Wish
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import EXIT_CODE_MEANING, ExitCode
 
@@ -23,6 +23,8 @@ _BAD_HOST = frozenset({ExitCode.EXCLUDED, ExitCode.NODE_FAULT, ExitCode.ENDPOINT
 #: What the platform did, and what no job has to pay for.
 _OF_PLATFORM = frozenset({Cause.EVICTED, Cause.HOST_LOST, Cause.PREEMPTED, Cause.DELETED})
 _SIGNAL = 128
+#: How much more memory a replica gets, and how much more than at first if no other bound is given.
+MORE, MOST_TIMES = 2, 8
 
 
 class Fate(Enum):
@@ -73,6 +75,12 @@ def judge(seen: Seen) -> Judgement:
     if code == ExitCode.EXCLUDED:
         return Judgement(Fate.FREE, _text(seen), avoid=True)
     return Judgement(Fate.FAILED, _text(seen), avoid=code in _BAD_HOST)
+
+
+def more_memory(wish: Wish, given: int, seen: Seen) -> tuple[int, int]:
+    """What replicas get, if they are given so much and one had too little; and the most that there may be."""
+    cap = wish.max_memory or (wish.memory or seen.memory) * MOST_TIMES
+    return max(given, min(cap, seen.memory * MORE)), cap
 
 
 def _text(seen: Seen) -> str:
