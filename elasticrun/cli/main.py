@@ -39,16 +39,6 @@ CpuPlan = tuple[frozenset[int], ...]  # by local rank; empty: no binding
 _COMPLETE = "_ELASTIC_RUN_COMPLETE"  # set by the shell's completion script alone
 _INTERRUPTED = 130  # 128 + SIGINT
 _UNFOLDED = 100_000  # columns where there is no terminal: no line is folded
-_MASTER_CODE = """\
-import sys
-sys.path[:] = path = {path!r}
-from elasticrun.cli.isolation import isolate_as
-isolate_as(path)
-from elasticrun.cli.import_trimming import import_asyncio_without_ssl
-import_asyncio_without_ssl()
-from elasticrun.cli.master import main
-sys.exit(main())
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -253,10 +243,9 @@ def _other_signals() -> tuple[int, ...]:
 
 def _master_host(config: LaunchConfig) -> MasterHost:
     from elasticrun.agent.master_host.hosting import MasterCommand, MasterHost
+    from elasticrun.cli.master_settings import master_command, master_settings
 
     def settings(host: str, port: int, state_dir: str) -> dict[str, object]:
-        from elasticrun.cli.master_settings import master_settings
-
         return master_settings(config, host, port, state_dir)
 
     def main() -> int:
@@ -264,9 +253,7 @@ def _master_host(config: LaunchConfig) -> MasterHost:
 
         return main()
 
-    # The master imports the same modules as we do, whatever its directory.
-    code = _MASTER_CODE.format(path=sys.path)
-    command = MasterCommand((sys.executable, "-c", code), settings, main)
+    command = MasterCommand(master_command(), settings, main)
     # With a token the job can be steered, which needs a port.
     is_private = config.rendezvous.standalone and config.security.token is None
     return MasterHost(config.rendezvous, command, is_private)

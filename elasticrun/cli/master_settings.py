@@ -1,9 +1,27 @@
-"""What an agent tells the master it starts: the configuration as one JSON object."""
+"""What a master is started with by the process beside it: its command line, and one JSON object."""
 
 from __future__ import annotations
 
+import sys
+
 from elasticrun.config import LaunchConfig
 from elasticrun.rpc.records import to_json
+
+_CODE = """\
+import sys
+sys.path[:] = path = {path!r}
+from elasticrun.cli.isolation import isolate_as
+isolate_as(path)
+from elasticrun.cli.import_trimming import import_asyncio_without_ssl
+import_asyncio_without_ssl()
+from elasticrun.cli.master import main
+sys.exit(main())
+"""
+
+
+def master_command() -> tuple[str, ...]:
+    """The command line. The master imports the same modules as this process, whatever its directory."""
+    return sys.executable, "-c", _CODE.format(path=sys.path)
 
 
 def master_settings(config: LaunchConfig, host: str, port: int, state_dir: str) -> dict[str, object]:

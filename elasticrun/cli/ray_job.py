@@ -57,14 +57,6 @@ _MOST = 1 << 20
 #: What Ray calls its own resources.
 _RESERVED = frozenset({"CPU", "GPU", "object_store_memory"})
 T = TypeVar("T")
-_MASTER_CODE = """\
-import sys
-sys.path[:] = path = {path!r}
-from elasticrun.cli.isolation import isolate_as
-isolate_as(path)
-from elasticrun.cli.master import main
-sys.exit(main())
-"""
 
 
 def run_on_ray(given: Given, environ: Mapping[str, str]) -> int:
@@ -125,6 +117,7 @@ def _tell(note: Note) -> None:
 
 def job_of(given: Given, environ: Mapping[str, str], state_dir: str) -> RayJob:
     """The job that a command line asks for, with the journal of its master in this folder."""
+    from elasticrun.cli.master_settings import master_command
     from elasticrun.cli.parse import policy_of
     from elasticrun.cli.rendezvous import Notes, job_config, read_conf
     from elasticrun.platforms.ray.driver import RayJob
@@ -151,11 +144,10 @@ def job_of(given: Given, environ: Mapping[str, str], state_dir: str) -> RayJob:
         directory = place.directory or os.getcwd()  # noqa: PTH109
         return encode(Request(argv, directory, variables, math.inf, wish.grace))
 
-    def settings(host: str, port: int, life: int) -> dict[str, object]:
-        return _settings(job, security, f"{state_dir}/{life}", host, port)
+    def settings(host: str, port: int, journal: int) -> dict[str, object]:
+        return _settings(job, security, f"{state_dir}/{journal}", host, port)
 
-    master = (sys.executable, "-c", _MASTER_CODE.format(path=sys.path))
-    return RayJob(job.job_id, wish, extra.needs(), security, master, settings, request)
+    return RayJob(job.job_id, wish, extra.needs(), security, master_command(), settings, request)
 
 
 def _settings(
