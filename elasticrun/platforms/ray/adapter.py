@@ -238,7 +238,8 @@ class RayPlatform:
         else:
             was_asked = replica.seen.is_leaving
             self._see(replica, phase=Phase.ENDED, exit_code=code)
-            if code and not was_asked and self._record.verdict in (None, Verdict.AGAIN):
+            is_open = self._record.verdict in (None, Verdict.AGAIN) and not self._wish.suspended
+            if code and not was_asked and is_open:
                 self.code = code
         self._places.release(replica.spot)
 

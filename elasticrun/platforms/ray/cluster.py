@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayError
-from ray.util import placement_group
+from ray.util import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from elasticrun.clock import within
@@ -48,9 +48,7 @@ def connect(address: str | None) -> RayCluster:
     try:
         ray.init(address=address, log_to_driver=False)
     except Exception as error:  # noqa: BLE001 Ray raises what comes: ConnectionError, RuntimeError, ValueError
-        raise PlatformError(
-            f"there is no way to the Ray cluster: {one_line(str(error))[:_LONGEST]}"
-        ) from None
+        raise PlatformError(f"there is no way to the Ray cluster: {_words(error)}") from None
     return RayCluster()
 
 
@@ -67,11 +65,15 @@ class RayCluster:
 
     async def reserve(self, count: int, needs: Needs) -> None:
         """Wait for the placement group."""
+        group: Any = None
         try:
-            self._group = placement_group([_bundle(needs)] * count, strategy="SPREAD")
-            await self._group.ready()
+            group = placement_group([_bundle(needs)] * count, strategy="SPREAD")
+            await group.ready()
         except (RayError, ValueError) as error:
-            raise PlatformError(f"Ray reserves nothing: {one_line(str(error))[:_LONGEST]}") from None
+            if group is not None:
+                remove_placement_group(group)  # else it would take the room that the next try needs
+            raise PlatformError(f"Ray reserves nothing: {_words(error)}") from None
+        self._group = group
 
     def start(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> RayActor:
         """Create an actor; Ray looks for its place."""
@@ -93,7 +95,7 @@ class RayCluster:
         try:
             return RayActor(ray.remote(Node).options(**options).remote())
         except (RayError, ValueError) as error:
-            raise PlatformError(f"Ray refuses a node: {one_line(str(error))[:_LONGEST]}") from None
+            raise PlatformError(f"Ray refuses a node: {_words(error)}") from None
 
     def close(self) -> None:
         """Leave the cluster: all that is left of the job there ends."""

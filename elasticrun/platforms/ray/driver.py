@@ -47,6 +47,7 @@ async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callabl
     """Run the job; returns the exit status. Raises ElasticRunError if it cannot begin."""
     signals = list[int]()
     async with contextlib.AsyncExitStack() as stack:
+        stack.callback(inbox.detach)  # at the very end: a second signal counts until then
         master = Master(job.master, job.settings, cluster.address)
         stack.push_async_callback(master.close)
         await master.endpoint()
@@ -69,7 +70,6 @@ async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callabl
                 platform.kill()
 
         inbox.attach(on_signal)
-        stack.callback(inbox.detach)
         for work in (_listen(job, master, platform), master.keep(platform.over)):
             stack.push_async_callback(_cancel, asyncio.create_task(work))
         platform.notify(queue.notice)

@@ -19,7 +19,7 @@ from elasticrun.errors import ExitCode, MasterUnreachableError
 
 log = logging.getLogger(__name__)
 
-#: What a master is told: its address, its port, and which of the job's lives it is for.
+#: What a master is told: its address, its port, and the number of its journal, from 1.
 Settings = Callable[[str, int, int], dict[str, object]]
 #: Seconds that a master may take to serve.
 _ANSWER = 60.0
@@ -36,7 +36,8 @@ class Master:
         self._settings = settings
         self._endpoint = Endpoint(address, 0)
         self._process: MasterProcess | None = None
-        self._is_hurried = False
+        self._hurried = asyncio.Event()
+        self._journals = 0  # how many there are: each start but those that take up the job has its own
         self._lock = asyncio.Lock()  # of the process
         self._news = asyncio.Condition()  # of the life
 
@@ -47,7 +48,8 @@ class Master:
         """
         async with self._lock:
             if self._has_ended():
-                await self._start(self.life + 1, resume=False)
+                self._journals += 1
+                await self._start(resume=False)
                 self.life += 1
                 async with self._news:
                     self._news.notify_all()
@@ -63,10 +65,10 @@ class Master:
         async with self._news:
             await self._news.wait_for(lambda: self.life > life)
 
-    async def _start(self, life: int, resume: bool) -> None:
+    async def _start(self, resume: bool) -> None:
         """Start one in place of the last; if it does not serve, there is none."""
         await self._remove()
-        settings = self._settings(self._endpoint.host, self._endpoint.port, life)
+        settings = self._settings(self._endpoint.host, self._endpoint.port, self._journals)
         try:
             self._process = execute(self._command, {**settings, "resume": resume}, is_private=False)
         except OSError as error:
@@ -110,7 +112,7 @@ class Master:
             for seconds in _PAUSES:
                 await pause(seconds)
                 try:
-                    await self._start(self.life, resume=True)
+                    await self._start(resume=True)
                     return None
                 except MasterUnreachableError as error:
                     failure = error
@@ -125,12 +127,12 @@ class Master:
 
     def hurry(self) -> None:
         """Do not wait for its nodes at the end."""
-        self._is_hurried = True
+        self._hurried.set()
 
     async def close(self) -> None:
         """Let it go: it ends once no node needs it."""
         process = self._process
-        if process is not None and not self._is_hurried:
+        if process is not None:
             process.let_go()
-            await process.ended(_ANSWER, asyncio.Event())
+            await process.ended(_ANSWER, self._hurried)
         await self._remove()
