@@ -81,7 +81,7 @@ def parse_command_line(argv: Sequence[str], environ: Mapping[str, str]) -> Launc
     if not job.state_storage:
         _note_lone_storage_options(given, notes)
     rendezvous = rendezvous_config(given, conf, alone, notes)
-    log_level = _log_level(environ, notes)
+    log_level = read_log_level(environ, notes)
     roles = _roles(given, job.max_nodes, notes)
     workers = replace(_workers(given, environ, entrypoint, notes), notice_signal=notice)
     _check_files(given, workers, environ)
@@ -264,7 +264,8 @@ def _check_logs_specs(given: Given, name: str, notes: Notes) -> None:
     notes.append(("warning", sentence + "logs go where they go without it"))
 
 
-def _log_level(environ: Mapping[str, str], notes: Notes) -> str:
+def read_log_level(environ: Mapping[str, str], notes: Notes) -> str:
+    """What LOGLEVEL says; the default, with a warning, if that is no level."""
     text = environ.get("LOGLEVEL") or _DEFAULT_LEVEL
     level = {"WARN": "WARNING", "FATAL": "CRITICAL"}.get(text.upper(), text.upper())
     if level in _LEVELS:

@@ -20,6 +20,7 @@ from elasticrun.cli import options, values
 from elasticrun.cli.arguments import Given
 from elasticrun.cli.option import Option
 from elasticrun.cli.platform_options import PLATFORM, PLATFORM_CONF
+from elasticrun.cli.secrets import Notes
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.errors import UsageError
@@ -65,12 +66,25 @@ def run_on_ray(given: Given, environ: Mapping[str, str]) -> int:
 
     check(given)
     check_installed("ray", "--platform ray", "ray")
-    level = (environ.get("LOGLEVEL") or "WARNING").upper()
-    logging.basicConfig(format="elastic-run: %(message)s", level="WARNING")
-    logging.getLogger("elasticrun").setLevel(level if level in _LEVELS else "WARNING")
+    _configure_logging(environ)
     with tempfile.TemporaryDirectory(prefix="elasticrun_ray_", ignore_cleanup_errors=True) as state_dir:
         job = job_of(given, environ, state_dir)
         return _drive(job, environ)
+
+
+def _configure_logging(environ: Mapping[str, str]) -> None:
+    from elasticrun.cli.parse import read_log_level
+
+    notes: Notes = []
+    logging.basicConfig(format="elastic-run: %(message)s", level="WARNING")
+    logging.getLogger("elasticrun").setLevel(read_log_level(environ, notes))
+    _warn(notes)
+
+
+def _warn(notes: Notes) -> None:
+    for level, sentence in notes:
+        if level == "warning":
+            print(f"elastic-run: {plain(sentence)}", file=sys.stderr, flush=True)
 
 
 def check(given: Given) -> None:
@@ -87,9 +101,6 @@ def check(given: Given) -> None:
         given.refuse(PLATFORM_CONF, "each node takes nothing; give it something, such as cpus=1")
     if given.get(options.NPROC_PER_NODE) == "gpu" and not needs.gpus:
         raise UsageError("--nproc-per-node gpu needs GPUs: give --platform-conf gpus=N, for each node")
-
-
-_LEVELS = ("CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG")
 
 
 def _drive(job: RayJob, environ: Mapping[str, str]) -> int:
@@ -119,7 +130,7 @@ def job_of(given: Given, environ: Mapping[str, str], state_dir: str) -> RayJob:
     """The job that a command line asks for, with the journal of its master in this folder."""
     from elasticrun.cli.master_settings import master_command
     from elasticrun.cli.parse import policy_of
-    from elasticrun.cli.rendezvous import Notes, job_config, read_conf
+    from elasticrun.cli.rendezvous import job_config, read_conf
     from elasticrun.platforms.ray.driver import RayJob
     from elasticrun.platforms.remote import Request, encode
 
@@ -129,9 +140,7 @@ def job_of(given: Given, environ: Mapping[str, str], state_dir: str) -> RayJob:
     if not given.has(options.RDZV_ID):
         job = replace(job, job_id=f"ray-{os.urandom(4).hex()}")
     security = _security(given, environ, notes)
-    for level, sentence in notes:
-        if level == "warning":
-            print(f"elastic-run: {plain(sentence)}", file=sys.stderr, flush=True)
+    _warn(notes)
     extra = _Conf(given)
     wish = _wish(given, job, extra)
     assert security.token is not None

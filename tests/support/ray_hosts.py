@@ -31,7 +31,6 @@ def main(folder: str) -> None:
     """Keep the cluster until standard input ends."""
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_DISABLE_IMPORT_WARNING"] = "1"
     addresses = [f"127.0.0.{number}" for number in range(_FIRST, 250)]
     head = {**_host(addresses.pop(0), 0), "temp_dir": folder, "include_dashboard": True, "dashboard_port": 0}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
