@@ -24,10 +24,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
+import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from elasticrun.checkpoint import exchange, telling
 from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, Granted, SaveRefused
+from elasticrun.checkpoint.bare import give_memory, home_of, warn_of_bare
 from elasticrun.checkpoint.gpu import Pins
 from elasticrun.checkpoint.loading import Loading, State
 from elasticrun.checkpoint.memory import MemoryReader, Writing
@@ -109,34 +111,52 @@ class Checkpointer:
         self._told = False  # that saves are refused
         self._told_lost = False  # that saves are in vain
 
-    def load(self, state: State) -> int:
+    def load(
+        self,
+        state: State,
+        init: Callable[[], object] | None = None,
+        device: torch.device | str | None = None,
+    ) -> int:
         """Restore ``state`` in place. Returns the step after which it was saved; 0: nothing was restored.
 
         It restores what an earlier round has saved, so it belongs before the first ``save`` of a round.
+
+        ``init``: called if nothing was restored. ``device``: tensors on the meta device get memory there,
+        once they are restored or before ``init`` is called; by default, on torch's default device.
 
         Raises:
             CheckpointError: the saved state is of another model, damaged or incomplete; the text says which
                 key. All ranks raise the same, so they may go on with another state; what is in ``state`` may
                 be restored in part. Or this round has saved something already.
         """
+        home = home_of(device)
+        step = self._load(state, home)
+        if step is not None:
+            warn_of_bare(state)
+        elif init is not None:
+            give_memory(state, home, also_unsaved=True)
+            init()
+        return step or 0
+
+    def _load(self, state: State, home: torch.device) -> int | None:
         self.wait()
         if self._memory is None:
-            return 0
+            return None
         if self._has_saved:
             raise CheckpointError(
                 "`load` comes before the first `save` of a round, as it restores what an earlier round has"
                 " saved; to go back to a step of this round, end the worker with an error"
             )
         if self._memory.restore is None:
-            return self._load_stored(self._memory.storage, state)
+            return self._load_stored(self._memory.storage, state, home)
         reader = MemoryReader(self._memory, alone=True)
         if exchange.is_possible() and exchange.is_astray(reader.own):
             reader.widen()  # for the values that are each rank's own
-        loading = Loading(reader, state)
+        loading = Loading(reader, state, home)
         obstacle = loading.run()
         if obstacle and not loading.is_read and exchange.is_possible() and not reader.is_wide:
             reader.widen()
-            loading = Loading(reader, state)
+            loading = Loading(reader, state, home)
             obstacle = loading.run()
         if obstacle:
             raise CheckpointError(obstacle) from loading.cause
@@ -152,16 +172,16 @@ class Checkpointer:
             self._sealing = mapping
         return commit.step
 
-    def _load_stored(self, storage: str | None, state: State) -> int:
+    def _load_stored(self, storage: str | None, state: State, home: torch.device) -> int | None:
         """Restore what the storage has, if there is one: nothing is in memory, or only what is older."""
         found = None
         if storage is not None:
             from elasticrun.checkpoint.from_storage import load_stored  # and what reads files and URLs
 
-            found = load_stored(storage, state, int(os.environ.get("RANK", "0")))
+            found = load_stored(storage, state, int(os.environ.get("RANK", "0")), home)
         if found is None:
             self._restored(None)
-            return 0
+            return None
         self._restored(found.commit, found.run)
         return found.commit.step
 
@@ -211,12 +231,8 @@ class Checkpointer:
         refuse_unplain(planner.state_dict)
         plan = planner.create_local_plan()
         layout = Layout(planner, plan.items, memory.local_rank, self._local_size)
-        facts = {
-            "step": step,
-            "mappings": plan.planner_data or {},
-            **self._history_now().facts,
-            **self._timing.facts,
-        }
+        paths, fixed = plan.planner_data or {}, fixed_names(state)
+        facts = {"step": step, "mappings": paths, **self._history_now().facts, **self._timing.facts}
         said = self._positions(state, gathered)
         try:
             room = layout.room(False, facts), layout.room(True, facts)
@@ -224,7 +240,6 @@ class Checkpointer:
             self._told = False
             self._note_lost(granted.lost)
             writing = Writing(memory, granted, layout, facts)
-            paths, fixed = plan.planner_data or {}, fixed_names(state)
             watched = dict(state), planner.state_dict, writing.items, paths, fixed
             watch = partial(self._watcher.after, step, *watched)
             self._sealing = self._begin_copy(step, state, writing, granted, said, watch)

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+import torch
+
 from elasticrun.checkpoint import exchange
 from elasticrun.checkpoint.loading import Loading, State
 from elasticrun.checkpoint.stored import StoredReader, StoredUrlReader, reader_of
@@ -41,10 +43,10 @@ class _Found(NamedTuple):
     problems: list[str]  # why markers cannot be read
 
 
-def load_stored(url: str, state: State, rank: int) -> CommitName | None:
+def load_stored(url: str, state: State, rank: int, device: torch.device | str = "cpu") -> CommitName | None:
     """Restore the newest whole commit of a storage. Returns which, maybe of another job; None: there is none.
 
-    The ranks that are connected all have to call it.
+    The ranks that are connected all have to call it. Tensors on the meta device get memory on ``device``.
 
     Raises:
         CheckpointError: the storage fails, all commits are damaged, or they are of another model; all ranks
@@ -59,7 +61,7 @@ def load_stored(url: str, state: State, rank: int) -> CommitName | None:
     first = ""
     for round_, step, run in found.finished:
         name = CommitName(CommitId(round_, step), run)
-        obstacle = _restore(url, name, state, rank)
+        obstacle = _restore(url, name, state, rank, device)
         if obstacle is None:
             if rank == 0:
                 logger.info("%s is restored from %s", name, url)
@@ -82,12 +84,14 @@ def _look(url: str) -> _Found:
     return _Found(fields, [each.problem for each in listed if each.problem])
 
 
-def _restore(url: str, name: CommitName, state: State, rank: int) -> _Obstacle | None:
+def _restore(
+    url: str, name: CommitName, state: State, rank: int, device: torch.device | str
+) -> _Obstacle | None:
     """Restore one commit. Returns what is in the way, the same on all ranks; None: it is restored."""
     reader, obstacle = _attempt(lambda: _reader(url, name, rank))
     if (agreed := _agreed(obstacle)) is not None or reader is None:
         return agreed
-    loading = Loading(reader, state)
+    loading = Loading(reader, state, device)
     text = loading.run()
     if not text:
         return None

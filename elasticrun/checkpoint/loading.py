@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
+import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 
 from elasticrun.checkpoint import exchange
+from elasticrun.checkpoint.bare import give_memory
 from elasticrun.checkpoint.copying import misfit, missing_tensors
 from elasticrun.checkpoint.states import put_back, states_of
 from elasticrun.errors import CheckpointError
@@ -37,9 +39,11 @@ class Reader(Protocol):
 class Loading:
     """One attempt to restore a state from what a reader can read."""
 
-    def __init__(self, reader: Reader, state: State) -> None:
+    def __init__(self, reader: Reader, state: State, device: torch.device | str = "cpu") -> None:
+        """``device``: where tensors get memory that are on the meta device."""
         self._reader = reader
         self._state = state
+        self._device = device
         self._planner = DefaultLoadPlanner()
         self.cause: Exception | None = None  # of what is in the way on this rank
         self.is_read = False  # on all ranks: to read again would change nothing
@@ -55,6 +59,7 @@ class Loading:
 
     def _plan(self) -> None:
         metadata = self._reader.read_metadata()
+        give_memory(self._state, self._device)
         self._gathered = states_of(self._state, metadata)
         self._planner.set_up_planner(self._gathered, metadata, is_coordinator=False)
         if found := misfit(self._planner.state_dict, metadata):

@@ -36,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="of each way (default 300)")
     parser.add_argument("--apart", type=float, default=20.0, help="seconds from one fault to the next")
     parser.add_argument("--faults", choices=("workers", "nodes"), default="workers")
-    parser.add_argument("--ways", default="memory,torch", help="of memory, overlap, torch")
+    parser.add_argument(
+        "--ways", default="memory,torch", help="of memory, overlap, bare, bare-overlap, torch"
+    )
     options = parser.parse_args(arguments)
     if options.faults == "nodes" and os.geteuid() != 0:
         parser.error("nodes needs root, for host names")

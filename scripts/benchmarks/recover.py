@@ -1,7 +1,8 @@
 """From a fault to the next *new* step: work that is done again is part of the time.
 
 A step takes a fixed time, as on a device that does the work. ``memory``: a worker is killed, and the state is
-in memory by ``elasticrun.Checkpointer``, saved after each step. ``torch``: the same with torchrun and
+in memory by ``elasticrun.Checkpointer``, saved after each step; ``bare``: the same, and the script makes its
+state on the meta device. ``torch``: the same with torchrun and
 ``torch.save``, at the interval that loses the least. ``peers``: of three hosts that train a model with FSDP2
 one is lost, and two go on with what it had; a step that trains takes longer. ``storage``: all of a job is
 killed once a step is durable, and started anew; the import of torch is part of the time. ``copy``: one memcpy
@@ -16,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,6 +33,7 @@ DEADLINE = 180.0
 BETWEEN_FAILURES = 20.0  # seconds, for the interval of torch.save
 RESTARTS = ("--max-restarts", "1000")
 Timed = Iterator[tuple[str, float]]  # what was measured, and its seconds
+Way = Callable[[float, int, Path, str], Timed]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -39,11 +42,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--size", type=float, default=1000, metavar="MB", help="of the state")
     parser.add_argument("--runs", type=int, default=10, help="faults of each kind (default 10)")
     parser.add_argument(
-        "--ways", default="memory,torch,peers,storage", help="of memory, torch, peers, storage"
+        "--ways", default="memory,bare,torch,peers,storage", help="of memory, bare, torch, peers, storage"
     )
     parser.add_argument("--device", default="cpu", help="where the state is: cpu or cuda (default cpu)")
     options = parser.parse_args(arguments)
-    ways = {"memory": _memory, "torch": _torch, "peers": _peers, "storage": _storage}
+    ways: dict[str, Way] = {
+        "memory": _memory,
+        "bare": partial(_memory, way="bare"),
+        "torch": _torch,
+        "peers": _peers,
+        "storage": _storage,
+    }
     print(f"{'what':8} {'MB':>6} {'median s':>9} {'least':>7} {'most':>7} {'n':>3}")
     for way in options.ways.split(","):
         found: dict[str, list[float]] = {}
@@ -112,11 +121,11 @@ def kills(run: Run, runs: int, apart: Callable[[int], int]) -> Iterator[float]:
         yield new_step(run, run.kill(event.pid))
 
 
-def _memory(size: float, runs: int, folder: Path, device: str) -> Timed:
+def _memory(size: float, runs: int, folder: Path, device: str, way: str = "memory") -> Timed:
     with opened(LAUNCHERS[OURS], folder, 0) as run:
-        run.alone(*RESTARTS, "--nproc-per-node", "1", *arguments_of("memory", size, 1, folder, device))
+        run.alone(*RESTARTS, "--nproc-per-node", "1", *arguments_of(way, size, 1, folder, device))
         for took in kills(run, runs, lambda number: 5):
-            yield "memory", took
+            yield way, took
             yield "copy", copied(size, device)
 
 

@@ -48,6 +48,14 @@ def test_the_commit_that_was_finished_last_is_restored(tmp_path: Path) -> None:
     assert (state["weight"].unique().tolist(), state["step"]) == ([4.0], 4)
 
 
+def test_a_bare_tensor_is_given_memory(tmp_path: Path) -> None:
+    stored(tmp_path / "run", 4)
+    state = state_of(0)
+    state["weight"] = torch.empty_like(state["weight"], device="meta")
+    assert load_stored(str(tmp_path / "run"), state, rank=0) is not None
+    assert state["weight"].unique().tolist() == [4.0]
+
+
 def test_a_new_storage_is_made_and_has_nothing(tmp_path: Path) -> None:
     state = state_of(0)
     assert load_stored(str(tmp_path / "run"), state, rank=0) is None

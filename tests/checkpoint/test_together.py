@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.optim import AdamW
@@ -370,14 +371,21 @@ def test_torch_can_load_alone(nodes: Nodes) -> None:
     assert "Missing key in checkpoint state_dict" in str(first) + str(second), "each has a part of them"
 
 
-# Tensor parallel
+# Models that are divided within their layers, or whose shards are uneven
 
 
-def parallel(seed: int) -> tuple[Any, AdamW]:
+def parallel(kind: str, seed: int, device: str = "cpu") -> tuple[Any, AdamW]:
     torch.manual_seed(seed)
-    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-    layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
-    model = parallelize_module(layers, init_device_mesh("cpu", (2,)), plan)
+    mesh = init_device_mesh("cpu", (2,))
+    with torch.device(device):
+        width = 8 if kind == "tensor parallel" else 7
+        model: Any = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 4))
+    if kind == "tensor parallel":
+        model = parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    else:
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     return model, AdamW(model.parameters(), lr=0.1)
 
 
@@ -391,23 +399,24 @@ def train(model: Any, optimizer: AdamW, steps: int) -> dict[str, Any]:
     return plain({**model.state_dict(), **{f"moment {n}": each for n, each in enumerate(moments)}})
 
 
-def save_parallel() -> tuple[dict[str, Any], dict[str, Any]]:
-    keeper, (model, optimizer) = Checkpointer(), parallel(1)
+def save_parallel(kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    keeper, (model, optimizer) = Checkpointer(), parallel(kind, 1)
     saved = train(model, optimizer, 3)
     assert keeper.save(1, {"model": model, "optimizer": optimizer})
     keeper.close()
     return saved, train(model, optimizer, 2)
 
 
-def load_parallel() -> tuple[dict[str, Any], dict[str, Any]]:
-    keeper, (model, optimizer) = Checkpointer(), parallel(2)
-    keeper.load({"model": model, "optimizer": optimizer})
+def load_parallel(kind: str, device: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    keeper, (model, optimizer) = Checkpointer(), parallel(kind, 2, device)
+    assert keeper.load({"model": model, "optimizer": optimizer}) == 1
     keeper.close()
     return train(model, optimizer, 0), train(model, optimizer, 2)
 
 
-@pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
-def test_a_model_that_is_divided_within_its_layers_goes_on(nodes: Nodes, swapped: bool) -> None:
-    trained = nodes.run(save_parallel)
-    nodes.restart(1, swapped)
-    assert nodes.run(load_parallel) == trained
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("kind", ["tensor parallel", "fsdp"])
+def test_a_model_that_is_divided_goes_on(nodes: Nodes, kind: str, device: str) -> None:
+    trained = nodes.run(save_parallel, kind)
+    nodes.restart(1, swapped=True)
+    assert nodes.run(load_parallel, kind, device) == trained

@@ -3,7 +3,8 @@
     steady.py WAY MEGABYTES SECONDS EVERY FOLDER DEVICE
 
 ``WAY``: ``none`` keeps nothing; ``memory`` is ``elasticrun.Checkpointer``, ``overlap`` the same with copies
-while the next step runs; ``torch`` is ``torch.save`` by rank 0 into ``FOLDER``; ``sharded`` is
+while the next step runs; ``bare`` and ``bare-overlap`` are these with a state made on the meta device, to
+which ``load`` gives memory; ``torch`` is ``torch.save`` by rank 0 into ``FOLDER``; ``sharded`` is
 ``elasticrun.Checkpointer`` with a model of FSDP2 that really trains. ``SECONDS``: of a step. ``EVERY``: steps
 from one save to the next, or auto.
 
@@ -47,8 +48,9 @@ def main() -> None:
     way, size, seconds, every, folder, device = sys.argv[1:]
     if ABOUT["world"] > 1 or way == "sharded":
         dist.init_process_group("gloo")
-    state, train = (sharded if way == "sharded" else plain)(float(size), float(seconds), device)
-    step, save = keeping(way, every, Path(folder), state)
+    place = "meta" if way.startswith("bare") else device
+    state, train = (sharded if way == "sharded" else plain)(float(size), float(seconds), place)
+    step, save = keeping(way, every, Path(folder), state, device)
     report("restored", step=step)
     while True:
         train()
@@ -57,7 +59,7 @@ def main() -> None:
         save(step, state)
 
 
-def keeping(way: str, every: str, folder: Path, state: State) -> tuple[int, Save]:
+def keeping(way: str, every: str, folder: Path, state: State, device: str) -> tuple[int, Save]:
     """The step that was restored, and what saves."""
     if way == "none":
         return 0, lambda step, state: None
@@ -65,8 +67,13 @@ def keeping(way: str, every: str, folder: Path, state: State) -> tuple[int, Save
         return by_file(int(every), folder / "state.pt", state)
     from elasticrun import Checkpointer
 
-    keeper = Checkpointer("auto" if every == "auto" else int(every), overlap=way == "overlap")
-    return keeper.load(state), keeper.save
+    def init() -> None:
+        for each in state.values():
+            if isinstance(each, torch.Tensor):
+                each.data.zero_()
+
+    keeper = Checkpointer("auto" if every == "auto" else int(every), overlap=way.endswith("overlap"))
+    return keeper.load(state, init if way.startswith("bare") else None, device), keeper.save
 
 
 def by_file(every: int, path: Path, state: State) -> tuple[int, Save]:
