@@ -24,12 +24,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from elasticrun.checkpoint import exchange, telling
 from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, Granted, SaveRefused
-from elasticrun.checkpoint.bare import give_memory, home_of, warn_of_bare
+from elasticrun.checkpoint.bare import Device, give_memory, off_meta, warn_of_bare
 from elasticrun.checkpoint.gpu import Pins
 from elasticrun.checkpoint.loading import Loading, State
 from elasticrun.checkpoint.memory import MemoryReader, Writing
@@ -111,34 +110,30 @@ class Checkpointer:
         self._told = False  # that saves are refused
         self._told_lost = False  # that saves are in vain
 
-    def load(
-        self,
-        state: State,
-        init: Callable[[], object] | None = None,
-        device: torch.device | str | None = None,
-    ) -> int:
+    def load(self, state: State, init: Callable[[], object] | None = None, device: Device = None) -> int:
         """Restore ``state`` in place. Returns the step after which it was saved; 0: nothing was restored.
 
         It restores what an earlier round has saved, so it belongs before the first ``save`` of a round.
 
         ``init``: called if nothing was restored. ``device``: tensors on the meta device get memory there,
-        once they are restored or before ``init`` is called; by default, on torch's default device.
+        once they are restored or before ``init`` is called; by default on torch's default device, and a
+        DTensor on the devices of its mesh.
 
         Raises:
             CheckpointError: the saved state is of another model, damaged or incomplete; the text says which
                 key. All ranks raise the same, so they may go on with another state; what is in ``state`` may
                 be restored in part. Or this round has saved something already.
         """
-        home = home_of(device)
-        step = self._load(state, home)
-        if step is not None:
-            warn_of_bare(state)
-        elif init is not None:
-            give_memory(state, home, also_unsaved=True)
-            init()
+        with off_meta():
+            step = self._load(state, device)
+            if step is not None:
+                warn_of_bare(state)
+            elif init is not None:
+                give_memory(state, device, also_unsaved=True)
+                init()
         return step or 0
 
-    def _load(self, state: State, home: torch.device) -> int | None:
+    def _load(self, state: State, device: Device) -> int | None:
         self.wait()
         if self._memory is None:
             return None
@@ -148,15 +143,15 @@ class Checkpointer:
                 " saved; to go back to a step of this round, end the worker with an error"
             )
         if self._memory.restore is None:
-            return self._load_stored(self._memory.storage, state, home)
+            return self._load_stored(self._memory.storage, state, device)
         reader = MemoryReader(self._memory, alone=True)
         if exchange.is_possible() and exchange.is_astray(reader.own):
             reader.widen()  # for the values that are each rank's own
-        loading = Loading(reader, state, home)
+        loading = Loading(reader, state, device)
         obstacle = loading.run()
         if obstacle and not loading.is_read and exchange.is_possible() and not reader.is_wide:
             reader.widen()
-            loading = Loading(reader, state, home)
+            loading = Loading(reader, state, device)
             obstacle = loading.run()
         if obstacle:
             raise CheckpointError(obstacle) from loading.cause
@@ -172,13 +167,13 @@ class Checkpointer:
             self._sealing = mapping
         return commit.step
 
-    def _load_stored(self, storage: str | None, state: State, home: torch.device) -> int | None:
+    def _load_stored(self, storage: str | None, state: State, device: Device) -> int | None:
         """Restore what the storage has, if there is one: nothing is in memory, or only what is older."""
         found = None
         if storage is not None:
             from elasticrun.checkpoint.from_storage import load_stored  # and what reads files and URLs
 
-            found = load_stored(storage, state, int(os.environ.get("RANK", "0")), home)
+            found = load_stored(storage, state, int(os.environ.get("RANK", "0")), device)
         if found is None:
             self._restored(None)
             return None

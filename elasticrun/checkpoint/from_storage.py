@@ -12,9 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-import torch
-
 from elasticrun.checkpoint import exchange
+from elasticrun.checkpoint.bare import Device
 from elasticrun.checkpoint.loading import Loading, State
 from elasticrun.checkpoint.stored import StoredReader, StoredUrlReader, reader_of
 from elasticrun.core.protocol.commits import CommitId
@@ -43,7 +42,7 @@ class _Found(NamedTuple):
     problems: list[str]  # why markers cannot be read
 
 
-def load_stored(url: str, state: State, rank: int, device: torch.device | str = "cpu") -> CommitName | None:
+def load_stored(url: str, state: State, rank: int, device: Device = None) -> CommitName | None:
     """Restore the newest whole commit of a storage. Returns which, maybe of another job; None: there is none.
 
     The ranks that are connected all have to call it. Tensors on the meta device get memory on ``device``.
@@ -84,9 +83,7 @@ def _look(url: str) -> _Found:
     return _Found(fields, [each.problem for each in listed if each.problem])
 
 
-def _restore(
-    url: str, name: CommitName, state: State, rank: int, device: torch.device | str
-) -> _Obstacle | None:
+def _restore(url: str, name: CommitName, state: State, rank: int, device: Device) -> _Obstacle | None:
     """Restore one commit. Returns what is in the way, the same on all ranks; None: it is restored."""
     reader, obstacle = _attempt(lambda: _reader(url, name, rank))
     if (agreed := _agreed(obstacle)) is not None or reader is None:

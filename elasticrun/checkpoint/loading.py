@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
-import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 
 from elasticrun.checkpoint import exchange
-from elasticrun.checkpoint.bare import give_memory
+from elasticrun.checkpoint.bare import Device, bare_of, give_memory, refuse_bare
 from elasticrun.checkpoint.copying import misfit, missing_tensors
 from elasticrun.checkpoint.states import put_back, states_of
 from elasticrun.errors import CheckpointError
@@ -39,8 +38,8 @@ class Reader(Protocol):
 class Loading:
     """One attempt to restore a state from what a reader can read."""
 
-    def __init__(self, reader: Reader, state: State, device: torch.device | str = "cpu") -> None:
-        """``device``: where tensors get memory that are on the meta device."""
+    def __init__(self, reader: Reader, state: State, device: Device = None) -> None:
+        """``device``: where tensors get memory that are on the meta device; see ``give_memory``."""
         self._reader = reader
         self._state = state
         self._device = device
@@ -59,8 +58,14 @@ class Loading:
 
     def _plan(self) -> None:
         metadata = self._reader.read_metadata()
+        bare = bare_of(self._state)  # looked at before it has memory, with anything in it
+        if strange := bare.keys() - metadata.state_dict_metadata.keys():
+            raise ValueError(f"{min(strange)} was not saved")
+        if found := misfit(bare, metadata):
+            raise ValueError(found)
         give_memory(self._state, self._device)
         self._gathered = states_of(self._state, metadata)
+        refuse_bare(self._gathered)
         self._planner.set_up_planner(self._gathered, metadata, is_coordinator=False)
         if found := misfit(self._planner.state_dict, metadata):
             raise ValueError(found)

@@ -145,8 +145,6 @@ def _parts_of(name: str, value: Any, saved: Metadata | None) -> dict[str, Any]:
     if isinstance(plain, torch.Tensor):
         return {name: plain}
     apart = Apart(name, plain)
-    if saved is not None:
-        _refuse_bare(name, apart)
     if saved is not None and name + FORM in saved.state_dict_metadata:
         return {name: _targets(name, apart, saved), name + FORM: _closed(None)}
     if saved is not None and apart.tensors is not None:
@@ -154,15 +152,6 @@ def _parts_of(name: str, value: Any, saved: Metadata | None) -> dict[str, Any]:
     if apart.tensors is None:
         return {name: _closed(plain)}
     return {name: apart.tensors, name + FORM: _closed(apart.form)}
-
-
-def _refuse_bare(name: str, apart: Apart) -> None:
-    for key, (tensor, _) in apart.found.items():
-        if tensor.is_meta:
-            raise CheckpointError(
-                f"{name}.{key} is on the meta device: only tensors and modules that are entries of `state`"
-                " may be there before `load`; make it on a device that has memory"
-            )
 
 
 def _targets(name: str, apart: Apart, saved: Metadata) -> dict[str, torch.Tensor]:

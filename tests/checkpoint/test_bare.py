@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +15,6 @@ import torch
 from torch import nn
 from torch.optim import AdamW
 
-from elasticrun.checkpoint.bare import home_of
 from elasticrun.errors import CheckpointError
 from tests.checkpoint.nodes import Node, picture
 
@@ -163,12 +164,122 @@ def test_a_model_that_is_partly_bare_keeps_what_it_has(node: Node) -> None:
     assert not bare.weight.is_meta
 
 
-def test_a_bare_tensor_deep_inside_is_refused(node: Node) -> None:
-    worker = node.worker()
-    assert worker.save(1, {"sums": {"of": torch.ones(2)}})
+class Wrapped(nn.Module):
+    """Its state is copies of what it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_state_dict_post_hook(_detach)  # type: ignore[no-untyped-call]
+
+
+def _detach(module: nn.Module, found: dict[str, Any], prefix: str, metadata: object) -> None:
+    found.update({key: each.detach() for key, each in found.items()})
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda: {"sums": {"of": torch.ones(2)}}, "sums.of"),
+        (lambda: {"sums": {"of": [torch.ones(2)]}}, "sums.of.0"),
+        (lambda: {"model": Wrapped()}, "model.layer.weight"),
+    ],
+    ids=["in a dict", "in a list", "copied by a hook"],
+)
+def test_what_load_could_not_fill_is_refused(
+    node: Node, make: Callable[[], dict[str, Any]], where: str
+) -> None:
+    assert node.worker().save(1, make())
     node.restart(1)
-    with pytest.raises(CheckpointError, match=r"^sums\.of is on the meta device: only tensors and modules"):
-        node.worker().load({"sums": {"of": torch.ones(2, device="meta")}})
+    with torch.device("meta"):
+        state = make()
+    with pytest.raises(CheckpointError, match=f"^{re.escape(where)} is on the meta device, where `load`"):
+        node.worker().load(state)
+
+
+def test_hooks_attributes_and_classes_stay(node: Node) -> None:
+    class Marked(nn.Parameter):
+        pass
+
+    assert node.worker().save(1, {"value": nn.Parameter(torch.ones(2))})
+    node.restart(1)
+    value: Any = Marked(torch.ones(2, device="meta"))
+    value.no_decay = True
+    called: list[str] = []
+    value.register_hook(lambda gradient: called.append("before"))
+    handle = value.register_post_accumulate_grad_hook(lambda parameter: called.append("after"))
+    assert node.worker().load({"value": value}) == 1
+    assert (type(value), value.no_decay) == (Marked, True)
+    value.sum().backward()
+    assert called == ["before", "after"]
+    handle.remove()
+    value.sum().backward()
+    assert called == ["before", "after", "before"]
+
+
+def test_a_recurrent_model_comes_back(node: Node) -> None:
+    expected = nn.LSTM(2, 3)
+    assert node.worker().save(1, {"model": expected})
+    node.restart(1)
+    model = nn.LSTM(2, 3, device="meta")
+    assert node.worker().load({"model": model}) == 1
+    assert torch.equal(model(torch.ones(1, 2))[0], expected(torch.ones(1, 2))[0])
+    refs: list[Any] = model._flat_weight_refs
+    assert all(ref() is weight for ref, weight in zip(refs, model._flat_weights, strict=True))
+
+
+def test_two_that_share_memory_and_are_not_one_are_refused(node: Node) -> None:
+    assert node.worker().save(1, {"one": torch.ones(2), "two": torch.ones(2)})
+    node.restart(1)
+    one = torch.ones(2, device="meta")
+    with pytest.raises(CheckpointError, match=r"^one and two share memory, and are on the meta device"):
+        node.worker().load({"one": one, "two": one.view(2)})
+
+
+@pytest.mark.parametrize(
+    ("saved", "there", "told"),
+    [
+        (
+            {"one": torch.ones(2), "two": torch.ones(2)},
+            {"one": 2, "two": 3},
+            "two is a tensor of float32 of shape",
+        ),
+        ({"one": torch.ones(2)}, {"one": 2, "two": 2}, "two was not saved$"),
+    ],
+    ids=["another shape", "not saved"],
+)
+def test_if_the_model_is_another_one_nothing_has_memory(
+    node: Node, saved: dict[str, Any], there: dict[str, int], told: str
+) -> None:
+    assert node.worker().save(1, saved)
+    node.restart(1)
+    state = {name: torch.empty(size, device="meta") for name, size in there.items()}
+    with pytest.raises(CheckpointError, match=told):
+        node.worker().load(state)
+    assert all(each.is_meta for each in state.values())
+
+
+def test_it_may_be_loaded_where_torch_makes_tensors_on_the_meta_device(node: Node) -> None:
+    saved(node, state_of(Model()))
+    with torch.device("meta"):
+        state = state_of(Model())
+        assert node.worker().load(state) == 1
+    assert state["optimizer"].state[state["model"].first.weight]["exp_avg"].device.type == "cpu"
+
+
+def test_an_inference_tensor_stays_one(node: Node) -> None:
+    with torch.inference_mode(), torch.device("meta"):
+        value = nn.Parameter(torch.ones(2))
+    assert node.worker().load({"value": value}, lambda: None) == 0
+    assert value.is_inference()
+    assert value.requires_grad
+    assert not value.is_meta
+
+
+def test_a_tensor_that_asks_for_gradients_still_does(node: Node) -> None:
+    value = torch.ones(2, device="meta", requires_grad=True)
+    node.worker().load({"value": value}, lambda: None)
+    assert value.requires_grad
 
 
 def test_one_that_cannot_be_given_memory_is_named(node: Node) -> None:
@@ -187,8 +298,30 @@ def test_a_bare_tensor_cannot_be_saved(node: Node) -> None:
         node.worker().save(1, {"value": torch.ones(2, device="meta")})
 
 
-def test_where_memory_is_given() -> None:
-    assert home_of(None) == torch.device("cpu")
-    assert home_of("cuda:1") == torch.device("cuda:1")
+def test_a_lazy_module_is_refused(node: Node) -> None:
     with torch.device("meta"):
-        assert home_of(None) == torch.device("cpu")
+        model = nn.LazyLinear(2)
+    with pytest.raises(CheckpointError, match=r"model.weight .* When using LazyModules Call `forward`"):
+        node.worker().load({"model": model}, lambda: None)
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_memory_is_given_on_the_device_that_is_named(node: Node, is_saved: bool) -> None:
+    worker = node.worker()
+    if is_saved:
+        assert worker.save(1, {"value": torch.ones(2)})
+        node.restart(1)
+        worker = node.worker()
+    with pytest.raises(CheckpointError, match="`device` has to be one with memory"):
+        worker.load({"value": torch.ones(2, device="meta")}, lambda: None, "meta")
+
+
+def test_a_state_that_takes_no_keep_vars_is_refused(node: Node) -> None:
+    class Own(nn.Linear):
+        def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+            return {"weight": self.weight}
+
+    assert node.worker().save(1, {"model": Own(1, 1)})
+    node.restart(1)
+    with pytest.raises(CheckpointError, match="its state_dict does not take keep_vars"):
+        node.worker().load({"model": Own(1, 1, device="meta")})

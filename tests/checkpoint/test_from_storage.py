@@ -54,6 +54,9 @@ def test_a_bare_tensor_is_given_memory(tmp_path: Path) -> None:
     state["weight"] = torch.empty_like(state["weight"], device="meta")
     assert load_stored(str(tmp_path / "run"), state, rank=0) is not None
     assert state["weight"].unique().tolist() == [4.0]
+    state["weight"] = torch.empty_like(state["weight"], device="meta")
+    with pytest.raises(CheckpointError, match="`device` has to be one with memory"):
+        load_stored(str(tmp_path / "run"), state, rank=0, device="meta")
 
 
 def test_a_new_storage_is_made_and_has_nothing(tmp_path: Path) -> None:
