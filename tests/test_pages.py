@@ -20,6 +20,7 @@ from elasticrun.cli.arguments import Given, read_arguments
 from elasticrun.cli.ctl import group
 from elasticrun.cli.ctl_manual import TOPICS
 from elasticrun.cli.options import OPTIONS
+from tests.support.pod_faults import CASES, NOT_IN_PODS, PROMISES
 
 ROOT = Path(__file__).parent.parent
 MANUAL = "elasticrun/manual"
@@ -68,6 +69,14 @@ def test_nothing_is_typed_that_no_test_looks_at() -> None:
 
 def test_the_readme_stays_short() -> None:
     assert len(read("README.md").encode()) <= MOST_BYTES
+
+
+def test_every_fault_of_the_readme_befalls_pods_or_there_is_a_reason_why_not() -> None:
+    rows, shown = set(PROMISES), {case.row for case in CASES if case.row}
+    assert len(rows) > 10
+    assert shown.isdisjoint(NOT_IN_PODS)
+    assert all(NOT_IN_PODS.values())
+    assert rows == shown | set(NOT_IN_PODS), "give the row a case in tests/support/pod_faults.py"
 
 
 def test_commands_of_the_manual_fit_a_terminal() -> None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import yaml
 
-from elasticrun.platforms.kubernetes.crd import crds, rbac
-from elasticrun.platforms.kubernetes.names import API_VERSION, OPERATIONS, PLURAL, job_path
-from tests.support.director import WORKER, Director
-from tests.support.hosts import why_no_hosts
-from tests.support.kube import DEADLINE, Kube, Object, Refused
-from tests.support.kubelet import NODES, PODS, PRETENDED, Kubelet, Pod
+from elasticrun.platforms.kubernetes.names import job_path
+from tests.support.kube import Object, Refused
+from tests.support.kubelet import NODES, PODS, PRETENDED
 from tests.support.kubernetes import ControlPlane
-from tests.support.launcher import Launcher
+from tests.support.operated import JOB, JOBS, NAMESPACE, Cluster, operated
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,223 +25,12 @@ pytestmark = [
     ),
 ]
 
-NAMESPACE = "training"
-JOBS = f"/apis/elasticrun.io/v1alpha1/namespaces/{NAMESPACE}/{PLURAL}"
-SCALES = {kind: f"/apis/{API_VERSION}/namespaces/{NAMESPACE}/{plural}" for plural, kind in OPERATIONS.items()}
-EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-JOB = """
-apiVersion: elasticrun.io/v1alpha1
-kind: ElasticJob
-metadata:
-  name: {name}
-spec:
-  roles:
-  - minReplicas: {least}
-    maxReplicas: {most}
-    template:
-      spec:
-        containers:
-        - name: main
-          image: none
-          command: [{python}, -m, elasticrun, --max-restarts=3, {script}]
-          resources:
-            limits: {{memory: 64Mi}}
-"""
-
-
-class Cluster:
-    """The control plane, a kubelet, and an operator, shared by the tests of this file."""
-
-    def __init__(self, kube: Kube, kubelet: Kubelet, director: Director, folder: Path) -> None:
-        self.kube = kube
-        self.kubelet = kubelet
-        self.director = director
-        self.folder = folder
-        self.began = time.monotonic()
-        self.operator: Launcher  # the one that is meant to run, once it does
-        self.operators: list[Launcher] = []
-
-    def close(self) -> None:
-        for operator in self.operators:
-            operator.finish()
-            print(operator.story())
-        print(self.story())
-
-    def operate(self, *options: str, name: str = "operator") -> Launcher:
-        """One more operator, once it watches."""
-        operator = self.launch(*options, name=name)
-        operator.wait_line("keeps the ElasticJobs")
-        return operator
-
-    def launch(self, *options: str, name: str = "operator") -> Launcher:
-        """An operator that may not get so far."""
-        words = (
-            "operator",
-            "--kubeconfig",
-            str(self.folder / "operator.kubeconfig"),
-            "--namespace",
-            NAMESPACE,
-        )
-        command = (sys.executable, "-m", "elasticrun.cli.ctl")
-        operator = Launcher(*words, *options, cwd=self.folder, command=command, name=name)
-        operator.patience = DEADLINE
-        self.operators.append(operator)
-        return operator
-
-    def apply(
-        self,
-        name: str,
-        most: int = 4,
-        least: int = 2,
-        command: list[str] | None = None,
-        wanted: int | None = None,
-    ) -> None:
-        """Create a job from its YAML."""
-        text = JOB.format(name=name, least=least, most=most, python=sys.executable, script=WORKER)
-        job = yaml.safe_load(text)
-        if command:
-            job["spec"]["roles"][0]["template"]["spec"]["containers"][0]["command"] = command
-        if wanted is not None:
-            job["spec"]["roles"][0]["replicas"] = wanted
-        self.kube.create(JOBS, job)
-        self.began = time.monotonic()
-
-    def scale(self, kind: str, name: str, job: str, **spec: Any) -> str:
-        """Ask for more or fewer pods, and wait for the end of that: what is told of it."""
-        self.began = time.monotonic()
-        metadata, path = {"name": name}, SCALES[kind]
-        body = {
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "metadata": metadata,
-            "spec": {"jobName": job, **spec},
-        }
-        self.kube.create(path, body)
-
-        def status() -> Object:
-            found = [it for it in self.kube.all(path) if it["metadata"]["name"] == name]
-            return found[0].get("status", {}) if found else {}
-
-        self.kube.wait(lambda: status().get("phase") in ("Succeeded", "Failed"), f"end of {kind} {name}")
-        self.took(f"{kind} {spec}")
-        return f"{status()['phase']}: {status()['message']}"
-
-    def change(self, name: str, **spec: Any) -> None:
-        self.kube.merge(job_path(NAMESPACE, name), {"spec": spec})
-        self.began = time.monotonic()
-
-    def status(self, name: str) -> Object:
-        found = [it for it in self.kube.all(JOBS) if it["metadata"]["name"] == name]
-        status: Object = found[0].get("status", {}) if found else {}
-        return status
-
-    def wait_phase(self, name: str, phase: str) -> None:
-        self.kube.wait(lambda: self.status(name).get("phase") == phase, f"{phase} of {name}")
-
-    def pods(self, name: str) -> dict[int, Object]:
-        """The pods of a job, by index."""
-        found = [
-            it for it in self.kube.all(PODS) if it["metadata"]["labels"].get("elasticrun.io/job") == name
-        ]
-        return {int(it["metadata"]["labels"]["elasticrun.io/index"]): it for it in found}
-
-    def running(self, name: str) -> set[int]:
-        return {
-            index
-            for index, pod in self.pods(name).items()
-            if pod["status"].get("phase") == "Running" and not pod["metadata"].get("deletionTimestamp")
-        }
-
-    def wait_running(self, name: str, *indices: int) -> dict[int, int]:
-        """Return once exactly these pods run: the pids of their agents."""
-        self.kube.wait(lambda: self.running(name) == set(indices), f"pods {indices} of {name}")
-        return {index: self.agent(name, index).pid for index in indices}
-
-    def wait_pods(self, count: int) -> None:
-        self.kube.wait_count(lambda: len(self.kube.all(PODS)), count, "pods")
-
-    def wait_statuses(self, field: str, value: object) -> None:
-        """Return once the status of each job of very many has this value."""
-
-        def count() -> int:
-            return sum(it.get("status", {}).get(field) == value for it in self.kube.all(JOBS))
-
-        self.kube.wait_count(count, MANY, f"jobs with {field} {value}")
-
-    def agent(self, name: str, index: int) -> Pod:
-        return self.kubelet.named(f"{name}-{index}")
-
-    def delete_pod(self, name: str, index: int) -> None:
-        self.began = time.monotonic()
-        self.kube.delete(self.agent(name, index).path)
-
-    def told(self, name: str) -> list[str]:
-        """The events of a job."""
-        return [it["message"] for it in self.kube.all(EVENTS) if it["involvedObject"]["name"] == name]
-
-    def took(self, what: str) -> None:
-        """Print a time; no test decides by it."""
-        print(f"{what}: {time.monotonic() - self.began:.1f} s")
-
-    def story(self) -> str:
-        pods = list(self.kubelet.pods.values())
-        return "\n".join(f"-- {pod.name}\n{pod.output}" for pod in pods if pod.process is not None)
-
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, control_plane: ControlPlane) -> Iterator[Cluster]:
-    if why := why_no_hosts():
-        pytest.skip(why)
     folder = tmp_path_factory.mktemp("cluster")
-    with contextlib.ExitStack() as stack:
-        director = stack.enter_context(contextlib.closing(Director(folder)))
-        director.deadline = DEADLINE
-        kube = stack.enter_context(contextlib.closing(Kube(control_plane.kubeconfig)))
-        _install(kube, folder)
-        env = {**director.env, "PET_HEALTH_CHECK": "off", "LOGLEVEL": "INFO"}
-        kubelet = Kubelet(kube, folder, ("host-a", "host-b", "host-c"), env)
-        stack.callback(kubelet.close)
-        made = stack.enter_context(contextlib.closing(Cluster(kube, kubelet, director, folder)))
-        made.operator = made.operate()
+    with operated(folder, control_plane, ("host-a", "host-b", "host-c")) as made:
         yield made
-        made.operator.process.terminate()
-        assert made.operator.wait() == 0
-
-
-def _install(kube: Kube, folder: Path) -> None:
-    """What an administrator does once; the operator gets the rights that it says it needs, and no others."""
-    kube.follow(CRDS)
-    definitions = crds()
-    for definition in definitions:
-        kube.create(CRDS, definition)
-    names = {definition["metadata"]["name"] for definition in definitions}
-    kube.wait(
-        lambda: names <= {it["metadata"]["name"] for it in kube.all(CRDS) if _is_served(it)}, "ElasticJob"
-    )
-    kube.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-    homes = {
-        "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
-        "Role": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/roles",
-        "RoleBinding": f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}/rolebindings",
-    }
-    for document in rbac(NAMESPACE):
-        kube.create(homes[document["kind"]], document)
-    account = f"{homes['ServiceAccount']}/elasticrun-operator/token"
-    token = kube.create(
-        account, {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    )
-    access = yaml.safe_load(kube.kubeconfig.read_text())
-    access["users"][0]["user"] = {"token": token["status"]["token"]}
-    (folder / "operator.kubeconfig").write_text(yaml.safe_dump(access))
-    for path in (JOBS, *SCALES.values()):
-        kube.follow(path)
-    kube.follow(EVENTS)
-
-
-def _is_served(found: Object) -> bool:
-    conditions = found.get("status", {}).get("conditions") or []
-    return any(it["type"] == "Established" and it["status"] == "True" for it in conditions)
 
 
 @pytest.fixture
@@ -255,11 +38,7 @@ def cluster(shared: Cluster) -> Iterator[Cluster]:
     """The shared cluster without jobs of other tests."""
     shared.director.forget()
     yield shared
-    for job in shared.kube.all(JOBS):
-        shared.kube.delete(f"{JOBS}/{job['metadata']['name']}")
-    shared.kube.wait(lambda: not shared.kube.all(JOBS) and not shared.kube.all(PODS), "end of all pods")
-    shared.director.forget()
-    shared.director.order("")
+    shared.clear()
 
 
 def test_one_yaml_runs_to_its_end(cluster: Cluster) -> None:
@@ -562,7 +341,7 @@ def test_very_many_jobs_while_their_operator_is_killed_again_and_again(cluster: 
         cluster.operator.kill()
         cluster.operator.wait()
         cluster.operator = cluster.operate(name=f"operator {part}")
-    cluster.wait_statuses("running", 2)
+    cluster.wait_statuses("running", 2, MANY)
     cluster.took(f"{MANY} jobs run, after 10 kills")
     usage = psutil.Process(cluster.operator.pid)
     memory, seconds = usage.memory_info().rss >> 20, sum(usage.cpu_times()[:2])
@@ -571,7 +350,7 @@ def test_very_many_jobs_while_their_operator_is_killed_again_and_again(cluster: 
     assert {it["status"]["fleet"]["nextIndex"] for it in cluster.kube.all(JOBS)} == {2}
     cluster.began = time.monotonic()
     cluster.kubelet.pretend_end()
-    cluster.wait_statuses("phase", "Succeeded")
+    cluster.wait_statuses("phase", "Succeeded", MANY)
     cluster.took(f"{MANY} jobs ended")
     assert len(cluster.kube.all(PODS)) == 2 * MANY
     # The cluster's own garbage collector would take minutes for so many.

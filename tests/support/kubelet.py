@@ -3,7 +3,9 @@
 Each pod has a network namespace and a host name (``hosts.py``), its own /etc/hosts in which the names of a
 headless Service are, and one container, whose image does not matter. What a kubelet does for a pod's life is
 done: Running, Succeeded or Failed with the exit code and reason, SIGTERM and after the grace SIGKILL when it
-is deleted, and its removal at the end. ``oom`` kills one as the kernel would.
+is deleted, and its removal at the end. ``oom`` kills one as the kernel would, ``unplug`` cuts one off from
+the others, ``lose`` takes a whole host, of which nobody hears again. While ``can_pull`` is not set no new pod
+starts, as no image comes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.hosts import INTERFACE, Namespace, NoHostsError
-from tests.support.kube import Kube, Object, Refused
+from tests.support.kube import DEADLINE, Kube, Object, Refused
 from tests.support.launcher import MARK, clean_environment, private_folders
 from tests.support.processes import kill_marked, wait_end
 
@@ -46,15 +48,22 @@ class Pod:
         self.address = f"10.88.{number // 250}.{number % 250 + 1}"
         self.mark = uuid.uuid4().hex
         self.process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}  # of its process, once that runs
         self.reason = ""  # of its end, if it is not in the exit code
         self.started = _now()
         self.is_told = False  # to end
+        self.is_lost = False  # with its host
         self.has_ended = False
 
     @property
     def pid(self) -> int:
         assert self.process is not None
         return self.process.pid
+
+    @property
+    def launch(self) -> str:
+        """The mark of its processes."""
+        return f"{MARK}={self.mark}"
 
     @property
     def output(self) -> str:
@@ -67,7 +76,10 @@ class Kubelet:
     def __init__(self, kube: Kube, folder: Path, hosts: Sequence[str], env: dict[str, str]) -> None:
         self.kube = kube
         self.env = env  # of every container
+        self.faults: dict[str, dict[str, str]] = {}  # more of that, by pod: what its host does to it
         self.pods: dict[str, Pod] = {}  # by uid
+        self.can_pull = threading.Event()
+        self.can_pull.set()
         self._folder = folder
         self._lock = threading.RLock()
         self._timers: list[threading.Timer] = []
@@ -108,6 +120,44 @@ class Kubelet:
         pod.reason = "Evicted"
         self._kill(pod)
 
+    def unplug(self, name: str) -> None:
+        """Nothing comes to a pod or goes from it any more, and nobody is told."""
+        self._switch.ip(f"link set port{self.named(name).number} down")
+
+    def plug(self, name: str) -> None:
+        self._switch.ip(f"link set port{self.named(name).number} up")
+
+    def lose(self, host: str) -> None:
+        """A host loses power: its pods are silent, and the API server hears no more of them."""
+        for pod in self._on(host):
+            if pod.has_ended:
+                continue
+            pod.is_lost = True
+            self.unplug(pod.name)
+            kill_marked(pod.launch)
+
+    def forget(self, host: str) -> None:
+        """The cloud removes a host that is lost, and the cluster then forgets its pods; another one comes."""
+        self.kube.delete(f"{NODES}/{host}")
+        for pod in self._on(host):
+            if pod.is_lost:
+                self.kube.delete(pod.path, grace=0)
+        self._register(host)
+
+    def _on(self, host: str) -> list[Pod]:
+        with self._lock:
+            return [pod for pod in self.pods.values() if pod.found["spec"]["nodeName"] == host]
+
+    def call(self, name: str, *words: str) -> str:
+        """Run a command in a pod, as ``kubectl exec`` does: what it printed."""
+        pod = self.named(name)
+        enter = ("nsenter", f"--target={pod.pid}", "--net", "--uts", "--mount", f"--wdns={pod.folder}")
+        done = subprocess.run(
+            [*enter, *words], env=pod.environment, capture_output=True, text=True, timeout=DEADLINE
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     # -- what happens to pods
 
     def _seen(self, kind: str, found: Object) -> None:
@@ -125,7 +175,7 @@ class Kubelet:
                 self._number += 1
                 pod = self.pods[uid] = Pod(found, self._number, self._folder)
                 threading.Thread(target=self._run, args=(pod,), daemon=True).start()
-            elif leaves and pod is not None and not pod.is_told:
+            elif leaves and pod is not None and not pod.is_told and not pod.is_lost:
                 pod.is_told = True
                 if pod.has_ended:
                     self.kube.delete(pod.path, grace=0)
@@ -170,6 +220,7 @@ class Kubelet:
 
     def _run(self, pod: Pod) -> None:
         """From its making to its removal; what goes wrong with one pod is told of this one only."""
+        assert self.can_pull.wait(DEADLINE), "a test forgot to let images come"
         try:
             code = self._live(pod)
         except (NoHostsError, Refused, OSError, subprocess.SubprocessError) as error:
@@ -182,7 +233,8 @@ class Kubelet:
             "reason": reason,
             "finishedAt": _now(),
         }
-        self._report(pod, "Failed" if code else "Succeeded", {"terminated": ended})
+        if not pod.is_lost:
+            self._report(pod, "Failed" if code else "Succeeded", {"terminated": ended})
         with self._lock:
             pod.has_ended = True
             is_told = pod.is_told
@@ -213,7 +265,7 @@ class Kubelet:
         wait_end(pod.pid, 3600.0)
         assert pod.process is not None
         status = pod.process.wait()
-        kill_marked(f"{MARK}={pod.mark}")
+        kill_marked(pod.launch)
         namespace.close()
         with self._lock:
             self._publish()
@@ -223,20 +275,20 @@ class Kubelet:
         temporary = pod.folder / "tmp"
         for folder in (temporary, pod.folder / "session"):
             folder.mkdir()
-        environment = clean_environment(
-            **private_folders(pod.folder),
+        pod.environment = {
+            **clean_environment(**private_folders(pod.folder), TMPDIR=str(temporary)),
             **self.env,
             **self._variables(pod, container),
-            TMPDIR=str(temporary),
-            GLOO_SOCKET_IFNAME=INTERFACE,
-        )
-        environment[MARK] = pod.mark
+            **self.faults.get(pod.name, {}),
+            "GLOO_SOCKET_IFNAME": INTERFACE,
+            MARK: pod.mark,
+        }
         words = [*container.get("command", ()), *container.get("args", ())]
         inside = ("unshare", "--mount", "sh", "-ec", _BIND, "sh", str(self._names))
         with (pod.folder / "output").open("wb") as output:
             pod.process = subprocess.Popen(
                 [*namespace.enter, *inside, *words],
-                env=environment,
+                env=pod.environment,
                 cwd=pod.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -317,7 +369,7 @@ class Kubelet:
         self._calls.shutdown(cancel_futures=True)
         for pod in list(self.pods.values()):
             self._kill(pod)
-            kill_marked(f"{MARK}={pod.mark}")
+            kill_marked(pod.launch)
         self._switch.close()
 
 
