@@ -20,6 +20,7 @@ from elasticrun.cli.arguments import Given, read_arguments
 from elasticrun.cli.ctl import group
 from elasticrun.cli.ctl_manual import TOPICS
 from elasticrun.cli.options import OPTIONS
+from elasticrun.core.fleet.notices import CONTRACT, Notice
 from tests.support.pod_faults import CASES, NOT_IN_PODS, PROMISES
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +78,10 @@ def test_every_fault_of_the_readme_befalls_pods_or_there_is_a_reason_why_not() -
     assert shown.isdisjoint(NOT_IN_PODS)
     assert all(NOT_IN_PODS.values())
     assert rows == shown | set(NOT_IN_PODS), "give the row a case in tests/support/pod_faults.py"
+
+
+def test_every_notice_of_the_contract_of_preemption_is_given_to_a_pod() -> None:
+    assert {terms.notice for terms in CONTRACT} == set(Notice) == {case.notice for case in CASES} - {None}
 
 
 def test_commands_of_the_manual_fit_a_terminal() -> None:

@@ -1,4 +1,4 @@
-"""The manual's tables of options, exit codes and actions, and the reference of its API, made from the code.
+"""The manual's tables of options, exit codes and the like, and the reference of its API, made from the code.
 
 ``python -m elasticrun.cli.table`` prints them; ``--write FILE...`` replaces the text between the markers in
 these pages of the manual. A test compares them, so the manual cannot fall behind.
@@ -14,6 +14,7 @@ from typing import Any
 from elasticrun.cli.api_page import reference
 from elasticrun.cli.option import Group, Option, Origin
 from elasticrun.cli.options import OPTIONS
+from elasticrun.core.fleet.notices import CONTRACT
 from elasticrun.errors import EXIT_CODE_MEANING
 from elasticrun.faults import FailureClass
 
@@ -55,7 +56,25 @@ def action_table() -> str:
     return "\n".join(rows)
 
 
-TABLES = {"options": option_table, "exit-codes": exit_code_table, "actions": action_table, "api": reference}
+def preemption_table() -> str:
+    """Markdown, one row for each way to take a node away."""
+    rows = ["| notice | told by | time to save | another pod starts |", "|---|---|---|---|"]
+    for terms in CONTRACT:
+        told = [f"`{reason}`" for reason in terms.reasons]
+        if terms.code is not None:
+            told.append(f"exit code {terms.code.value}")
+        time = "SIGTERM, then its grace" if terms.saves else "none: the last saved step counts"
+        rows.append(f"| {terms.notice.value} | {', '.join(told)} | {time} | {terms.next.value} |")
+    return "\n".join(rows)
+
+
+TABLES = {
+    "options": option_table,
+    "exit-codes": exit_code_table,
+    "actions": action_table,
+    "preemption": preemption_table,
+    "api": reference,
+}
 
 
 def fill(text: str) -> str:

@@ -15,7 +15,7 @@ from elasticrun.config import FailureClass
 from elasticrun.errors import EXIT_CODE_MEANING, ExitCode
 
 ROOT = Path(__file__).parents[2]
-PAGES = [f"elasticrun/manual/{name}.md" for name in ("options", "exit-codes", "restarts", "api")]
+PAGES = [f"elasticrun/manual/{name}.md" for name in ("options", "exit-codes", "restarts", "operator", "api")]
 EMPTY = """\
 # Title
 
@@ -111,7 +111,7 @@ def test_write_fills_between_the_markers_and_again(tmp_path: Path) -> None:
 
 def test_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert table.main([]) == 0
-    tables = table.option_table(), table.exit_code_table(), table.action_table(), table.TABLES["api"]()
+    tables = [make() for make in table.TABLES.values()]
     assert capsys.readouterr().out == "\n\n".join(tables) + "\n"
 
 

@@ -12,10 +12,11 @@ from importlib.util import find_spec
 
 import pytest
 
+from elasticrun.core.fleet.notices import CONTRACT
 from elasticrun.errors import ExitCode
 from tests.support.kubernetes import ControlPlane
 from tests.support.operated import Cluster, operated
-from tests.support.pod_faults import CASES, PROMISES, Case, Job
+from tests.support.pod_faults import BUDGETS, CASES, PROMISES, SAVED, Case, Job
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,12 +26,14 @@ pytestmark = [
     ),
 ]
 
+TERMS = {terms.notice: terms for terms in CONTRACT}
 HOSTS = ("host-a", "host-b", "host-c", "host-d", "host-e")
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, control_plane: ControlPlane) -> Iterator[Cluster]:
     with operated(tmp_path_factory.mktemp("cluster"), control_plane, HOSTS) as made:
+        made.kube.follow(BUDGETS)
         yield made
 
 
@@ -51,6 +54,8 @@ def test_what_the_readme_promises_of_a_fault_holds_in_pods(cluster: Cluster, cas
     if case.shrinks:
         cluster.kubelet.can_pull.clear()
     case.strike(job)
+    if case.is_anew:
+        last = -1
     if case.shrinks:
         last = _goes_on_with_two(job, last)
     if case.code:
@@ -62,6 +67,8 @@ def test_what_the_readme_promises_of_a_fault_holds_in_pods(cluster: Cluster, cas
         cluster.wait_phase(case.name, "Succeeded")
     job.wait_ends()
     assert re.search(case.said, job.output())
+    if case.notice is not None:
+        assert (SAVED in job.output()) is TERMS[case.notice].saves
     cluster.wait_told(case.name, case.told)
     assert cluster.status(case.name)["fleet"]["failures"] == case.counts
     cluster.took(f"{case.name}: from its YAML to its end")
@@ -83,8 +90,8 @@ def _goes_on_with_three(job: Job, last: int) -> None:
     spends = PROMISES.get(case.row, False)
     assert {worker.env["TORCHELASTIC_RESTART_COUNT"] for worker in workers} == {"1" if spends else "0"}
     assert not any(worker.gone for worker in workers)
-    stay = set(range(3)) - {case.gone}
-    pids = job.cluster.wait_running(case.name, *stay, *([3] if case.gone >= 0 else []))
+    stay = set(range(3)) - set(case.gone)
+    pids = job.cluster.wait_running(case.name, *stay, *range(3, 3 + len(case.gone)))
     kept = {index: pid for index, pid in pids.items() if index in job.agents}
     assert kept == {index: pid for index, pid in job.agents.items() if index in stay}, "an agent restarted"
 

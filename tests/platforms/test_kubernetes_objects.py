@@ -283,6 +283,24 @@ def test_a_pod_is_the_template_and_what_elastic_run_needs() -> None:
     assert spec["containers"][0]["resources"] == {"limits": {"memory": "1Gi", "cpu": 2}}
 
 
+@pytest.mark.parametrize(
+    ("container", "grace"),
+    [
+        ({}, 45),
+        ({"command": ["elastic-run", "train.py"], "args": None, "env": [{"name": "A"}]}, 45),
+        ({"command": ["elastic-run", "--state-storage=/data/run", "train.py"]}, 105),
+        ({"command": ["elastic-run"], "args": ["--state_storage", "/data/run", "train.py"]}, 105),
+        ({"command": ["sh", "-c", "exec elastic-run --state-storage /data/run train.py"]}, 105),
+        ({"env": [{"name": "PET_STATE_STORAGE", "value": "/data/run"}]}, 105),
+    ],
+)
+def test_a_pod_has_the_time_that_its_last_state_needs(container: dict[str, Any], grace: int) -> None:
+    given = job()
+    given["spec"]["roles"][0]["template"]["spec"]["containers"][0].update(container)
+    assert wish_of(given).grace == grace
+    assert pod_of(given, Start(7, -1, 0, (), SHAPE))["spec"]["terminationGracePeriodSeconds"] == grace
+
+
 def test_a_pod_with_more_memory_elsewhere() -> None:
     given = job()
     term = {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}

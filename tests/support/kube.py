@@ -21,6 +21,7 @@ from tests.support.processes import Hung
 #: the operator lets pods end by themselves: what is merely slow then ends.
 DEADLINE = 150.0
 MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 Object = dict[str, Any]
 
 
@@ -74,6 +75,10 @@ class Kube:
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Any:
         return self.request("PATCH", path, body, MERGE)
+
+    def show(self, path: str, status: Mapping[str, Any]) -> None:
+        """Change a part of a status; conditions of other types stay."""
+        self.request("PATCH", f"{path}/status", {"status": status}, STRATEGIC)
 
     def delete(self, path: str, grace: int | None = None) -> None:
         with contextlib.suppress(Refused):  # it is gone

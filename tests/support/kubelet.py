@@ -33,6 +33,11 @@ PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 PRETENDED = "pretended"
 #: Written in place, so that it is never seen half: readers see the old or the new bytes of this many.
 _HOSTS_SIZE = 8192
+#: What a kubelet says of pods that it has ended for such a reason.
+_MESSAGES = {
+    "Evicted": "The node was low on resource: memory.",
+    "Terminated": "Pod was terminated in response to imminent node shutdown.",
+}
 _BIND = 'mount --bind "$1" /etc/hosts && shift && exec "$@"'
 
 
@@ -119,6 +124,12 @@ class Kubelet:
         pod = self.named(name)
         pod.reason = "Evicted"
         self._kill(pod)
+
+    def shut_down(self, name: str) -> None:
+        """The host of a pod shuts down, and gives it time to end; nobody deletes the pod."""
+        pod = self.named(name)
+        pod.reason = "Terminated"
+        self._stop(pod, pod.found["spec"]["terminationGracePeriodSeconds"])
 
     def unplug(self, name: str) -> None:
         """Nothing comes to a pod or goes from it any more, and nobody is told."""
@@ -323,11 +334,12 @@ class Kubelet:
             "hostIP": "10.88.255.1",
             "startTime": pod.started,
             "containerStatuses": [shown],
+            "conditions": [{"type": "Ready", "status": str(phase == "Running")}],
         }
-        if pod.reason == "Evicted":
-            status["reason"], status["message"] = pod.reason, "The node was low on resource: memory."
+        if pod.reason in _MESSAGES:
+            status["reason"], status["message"] = pod.reason, _MESSAGES[pod.reason]
         with contextlib.suppress(Refused):  # it was removed by force
-            self.kube.merge(f"{pod.path}/status", {"status": status})
+            self.kube.show(pod.path, status)
 
     def _publish(self, new: Pod | None = None) -> None:
         """Write the names of the pods that run, as the cluster's DNS would know them."""

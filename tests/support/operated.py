@@ -102,6 +102,7 @@ class Cluster:
         wanted: int | None = None,
         is_spread: bool = False,
         env: Mapping[str, str] | None = None,
+        grace: int | None = None,
     ) -> None:
         """Create a job from its YAML; ``is_spread``: no two of its pods on one host."""
         text = JOB.format(name=name, least=least, most=most, python=sys.executable, script=WORKER)
@@ -114,6 +115,8 @@ class Cluster:
             role["replicas"] = wanted
         if is_spread:
             pod["affinity"] = _apart(name)
+        if grace is not None:
+            pod["terminationGracePeriodSeconds"] = grace
         if env:
             pod["containers"][0]["env"] = [{"name": key, "value": value} for key, value in env.items()]
         self.kube.create(JOBS, job)
@@ -153,7 +156,7 @@ class Cluster:
 
     def pods(self, name: str) -> dict[int, Object]:
         """The pods of a job, by index."""
-        found = [it for it in self.kube.all(PODS) if it["metadata"]["labels"].get(JOB_LABEL) == name]
+        found = [it for it in self.kube.all(PODS) if it["metadata"].get("labels", {}).get(JOB_LABEL) == name]
         return {int(it["metadata"]["labels"][INDEX_LABEL]): it for it in found}
 
     def running(self, name: str) -> set[int]:

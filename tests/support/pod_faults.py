@@ -15,16 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
+from elasticrun.core.fleet.notices import Notice
+from elasticrun.platforms.kubernetes.names import JOB_LABEL
 from tests.support.director import WORKER, Worker
-from tests.support.kube import Object
+from tests.support.kube import Object, Refused
+from tests.support.kubelet import NODES, PRETENDED
 from tests.support.launcher import MARK, ROOT
-from tests.support.operated import JOBS, Cluster
+from tests.support.operated import JOBS, NAMESPACE, Cluster
 from tests.support.processes import only, titled, wait_end
 
 #: Rows of the README that cannot befall a pod, each with the reason.
 NOT_IN_PODS: dict[str, str] = {}
 
+BUDGETS = f"/apis/policy/v1beta1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _NO_TORCH = """raise ModuleNotFoundError("No module named 'torch'", name="torch")\n"""
 #: Its first process outlives the agent in pod 2, until the test has looked at what that one left behind.
 _GATED = """\
@@ -47,9 +53,13 @@ class Case:
     around: str = ""  # a script of sh that runs elastic-run
     is_checked: bool = False  # by probes that find no torch, as they are quicker
     pods: int = 3  # at first
+    least: int = 2
     shrinks: bool = False  # two pods train on, before a third one may come
     mend: Callable[[Job], None] = lambda _: None  # what happens once those two train
-    gone: int = -1  # the pod that is replaced; -1: none is
+    gone: tuple[int, ...] = ()  # the pods that are replaced
+    is_anew: bool = False  # all were told to leave, and the job began again
+    notice: Notice | None = None  # how its platform takes a pod away
+    grace: int | None = None
     keeps_workers: bool = False  # no worker ends
     said: str = ""  # by an agent
     told: str = ""  # by an event of the job
@@ -82,7 +92,9 @@ class Job:
         self.kubelet.faults[f"{self.name}-2"] = (
             {"ELASTICRUN_PROBE_FAULT": "compute"} if case.is_checked else {}
         )
-        self.cluster.apply(self.name, 3, 2, command, case.pods, is_spread=True, env=env)
+        self.cluster.apply(
+            self.name, 3, case.least, command, case.pods, is_spread=True, env=env, grace=case.grace
+        )
         self.workers = self.director.world(case.pods)
         self.agents = self.cluster.wait_running(self.name, *range(case.pods))
 
@@ -186,14 +198,106 @@ def _kill_master(job: Job) -> None:
     wait_end(master)
 
 
-def _tell_to_leave(job: Job) -> None:
-    """A pod is deleted: its worker saves what it has, and ends."""
-    worker = job.worker(2)
-    assert worker.ask(f"note {int(signal.SIGTERM)}") == "noting"
+def _delete(job: Job) -> None:
     job.cluster.delete_pod(job.name, 2)
-    assert worker.answer() == {"signal": signal.SIGTERM}
-    assert worker.ask("out the step is saved") == "printed"
-    worker.tell("exit 0")
+
+
+def _suspend(job: Job) -> None:
+    job.cluster.change(job.name, suspend=True)
+
+
+def _drain(job: Job) -> None:
+    """As ``kubectl drain`` does; then another host is drained, and that has to wait."""
+    kube = job.cluster.kube
+    kube.create(BUDGETS, _budget(job.name))
+
+    def is_free() -> bool:
+        found = [it.get("status", {}) for it in kube.all(BUDGETS)]
+        return any(it.get("disruptionsAllowed") == 1 for it in found)
+
+    kube.wait(is_free, "budget that lets one pod go")
+    try:
+        kube.merge(f"{NODES}/{job.host(2)}", {"spec": {"unschedulable": True}})
+        _request_eviction(job, 2)
+        with pytest.raises(Refused, match="429"):
+            _request_eviction(job, 1)
+    finally:
+        kube.delete(f"{BUDGETS}/{job.name}")
+
+
+def _budget(job: str) -> Object:
+    """Two pods have to be left."""
+    selected = {"matchLabels": {JOB_LABEL: job}}
+    return {"metadata": {"name": job}, "spec": {"minAvailable": 2, "selector": selected}}
+
+
+def _request_eviction(job: Job, index: int) -> None:
+    path, metadata = job.cluster.agent(job.name, index).path, {"name": job.pod(index)}
+    eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": metadata}
+    job.cluster.kube.create(f"{path}/eviction", eviction)
+
+
+def _uncordon(job: Job) -> None:
+    job.cluster.kube.merge(f"{NODES}/{job.host(2)}", {"spec": {"unschedulable": None}})
+
+
+def _taint(job: Job) -> None:
+    """With what the cluster's taint manager does then."""
+    kube, pod = job.cluster.kube, job.cluster.agent(job.name, 2)
+    kube.merge(f"{NODES}/{job.host(2)}", {"spec": {"taints": [{"key": "gone", "effect": "NoExecute"}]}})
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    kube.show(pod.path, {"conditions": [target]})
+    kube.delete(pod.path)
+
+
+def _remove_taint(job: Job) -> None:
+    job.cluster.kube.merge(f"{NODES}/{job.host(2)}", {"spec": {"taints": None}})
+
+
+def _outrank(job: Job) -> None:
+    """A pod that needs all memory of a host, and may push others out."""
+    kube = job.cluster.kube
+    kube.create(PRIORITIES, {"metadata": {"name": "urgent"}, "value": 1000})
+    container = {"name": "main", "image": PRETENDED, "resources": {"requests": {"memory": "64Gi"}}}
+    spec = {
+        "containers": [container],
+        "priorityClassName": "urgent",
+        "nodeSelector": {"kubernetes.io/hostname": job.host(2)},
+    }
+    kube.create(f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "rival"}, "spec": spec})
+
+
+def _shut_down(job: Job) -> None:
+    job.kubelet.shut_down(job.pod(2))
+
+
+def _announce(job: Job) -> None:
+    (job.cluster.agent(job.name, 2).folder / "notice").write_text("the spot market wants it back\n")
+
+
+def _saving(act: Callable[[Job], None], *indices: int) -> Callable[[Job], None]:
+    """What takes pods away, whose workers have to have the time to save before they end."""
+
+    def strike(job: Job) -> None:
+        workers = [job.worker(index) for index in indices]
+        for worker in workers:
+            assert worker.ask(f"note {int(signal.SIGTERM)}") == "noting"
+        act(job)
+        for worker in workers:
+            assert worker.answer() == {"signal": signal.SIGTERM}
+            assert worker.ask(f"out {SAVED}") == "printed"
+        for worker in workers:
+            worker.tell("exit 0")
+
+    return strike
+
+
+def _resume(job: Job) -> None:
+    """After all have left, and saved."""
+    _saving(_suspend, 0, 1, 2)(job)
+    job.cluster.wait_phase(job.name, "Suspended")
+    job.director.forget()
+    job.cluster.change(job.name, suspend=False)
 
 
 def _kill_agent(job: Job) -> None:
@@ -223,6 +327,7 @@ def _plug(job: Job) -> None:
     job.kubelet.plug(job.pod(2))
 
 
+SAVED = "the step is saved"
 LOST = "a node is lost, or its agent killed"
 CASES = (
     Case("killed", "a worker fails", _kill_worker, said=r"pid \d+, \w+-m1\) was killed by SIGKILL"),
@@ -257,12 +362,19 @@ CASES = (
         _check,
         is_checked=True,
         shrinks=True,
-        gone=2,
+        gone=(2,),
         said="this node was excluded from the job: its self test failed",
         told="13: this node is faulty",
     ),
     Case(
-        "lost", LOST, _lose_host(2), mend=_forget_host(2), shrinks=True, gone=2, told="replica 2 was deleted"
+        "lost",
+        LOST,
+        _lose_host(2),
+        mend=_forget_host(2),
+        shrinks=True,
+        gone=(2,),
+        notice=Notice.LOST,
+        told="replica 2 was deleted",
     ),
     Case("came", "a node comes", _add_pod, pods=2, said="can join"),
     Case("master", "the master process dies", _kill_master, keeps_workers=True, said="the master is back"),
@@ -272,17 +384,17 @@ CASES = (
         _lose_host(0),
         mend=_forget_host(0),
         shrinks=True,
-        gone=0,
+        gone=(0,),
         told="replica 0 was deleted",
     ),
     Case(
         "leaving",
         "the launcher gets SIGTERM, SIGINT, ...",
-        _tell_to_leave,
+        _saving(_delete, 2),
         shrinks=True,
-        gone=2,
-        said="the step is saved",
+        gone=(2,),
         told="replica 2 .*was deleted",
+        notice=Notice.DELETED,
     ),
     Case(
         "struck",
@@ -290,14 +402,72 @@ CASES = (
         _kill_agent,
         around=_GATED,
         shrinks=True,
-        gone=2,
+        gone=(2,),
         told="137: signal 9",
         counts=1,
     ),
     Case(
-        "oom", "", _exceed_memory, shrinks=True, gone=2, told="reached its memory limit of 64 MiB", counts=1
+        "oom",
+        "",
+        _exceed_memory,
+        shrinks=True,
+        gone=(2,),
+        told="its memory limit of 64 MiB",
+        counts=1,
     ),
-    Case("evicted", "", _evict, shrinks=True, gone=2, told="was evicted"),
+    Case("evicted", "", _evict, shrinks=True, gone=(2,), told="was evicted", notice=Notice.SQUEEZED),
+    Case(
+        "drained",
+        "",
+        _saving(_drain, 2),
+        mend=_uncordon,
+        shrinks=True,
+        gone=(2,),
+        told="was deleted",
+        notice=Notice.DRAINED,
+    ),
+    Case(
+        "tainted",
+        "",
+        _saving(_taint, 2),
+        mend=_remove_taint,
+        shrinks=True,
+        gone=(2,),
+        told="was preempted",
+        notice=Notice.TAINTED,
+    ),
+    Case(
+        "outranked",
+        "",
+        _saving(_outrank, 2),
+        shrinks=True,
+        gone=(2,),
+        told="was deleted|was preempted",
+        notice=Notice.OUTRANKED,
+    ),
+    Case(
+        "shut",
+        "",
+        _saving(_shut_down, 2),
+        shrinks=True,
+        gone=(2,),
+        told="was preempted",
+        notice=Notice.SHUT_DOWN,
+    ),
+    Case(
+        "announced",
+        "",
+        _saving(_announce, 2),
+        options=("--preemption-file=notice",),
+        shrinks=True,
+        gone=(2,),
+        said="the spot market wants it back",
+        told="14: this node left in good order",
+        notice=Notice.ANNOUNCED,
+        grace=1,
+    ),
+    Case("paused", "", _resume, gone=(0, 1, 2), is_anew=True, notice=Notice.SUSPENDED),
+    Case("few", "", _saving(_delete, 2), least=3, gone=(2,), told="was deleted", notice=Notice.TOO_FEW),
     Case("parted", "", _unplug, mend=_plug, shrinks=True, said="round 1 .* 2 nodes of 2:3 ready"),
 )
 

@@ -3,13 +3,14 @@
 Theory. Agents restart their workers themselves. So a replica that has ended has lost its agent, or its agent
 has said with its exit code what is to be done: nothing, as the job is over; start a node elsewhere, as this
 host is faulty; or give up, as the next one would only end likewise. What the platform did to a replica, such
-as an eviction, is no failure of the job and spends nothing.
+as an eviction, is no failure of the job and spends nothing (``notices.py``).
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
+from elasticrun.core.fleet.notices import FREE_CAUSES, LEAVING_CODES
 from elasticrun.core.fleet.replicas import Cause, Seen, Wish
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import EXIT_CODE_MEANING, ExitCode
@@ -20,8 +21,6 @@ _JOB_FAILED = frozenset({ExitCode.JOB_FAILED, ExitCode.REPEATED_ERROR, ExitCode.
 _HOPELESS = frozenset({ExitCode.USAGE, ExitCode.WRONG_JOB, ExitCode.WRONG_VERSION, ExitCode.UNAUTHENTICATED})
 #: Codes that speak against the host.
 _BAD_HOST = frozenset({ExitCode.EXCLUDED, ExitCode.NODE_FAULT, ExitCode.ENDPOINT_TAKEN})
-#: What the platform did, and what no job has to pay for.
-_OF_PLATFORM = frozenset({Cause.EVICTED, Cause.HOST_LOST, Cause.PREEMPTED, Cause.DELETED})
 _SIGNAL = 128
 #: How much more memory a replica gets, and how much more than at first if no other bound is given.
 MORE, MOST_TIMES = 2, 8
@@ -60,7 +59,7 @@ def judge(seen: Seen) -> Judgement:
         return Judgement(Fate.SUCCEEDED, _text(seen))
     if code in _JOB_FAILED and seen.cause is Cause.EXITED:
         return Judgement(Fate.JOB_FAILED, _text(seen))
-    if seen.cause in _OF_PLATFORM or seen.is_leaving:
+    if seen.cause in FREE_CAUSES or seen.is_leaving:
         return Judgement(Fate.FREE, _text(seen))
     if seen.cause is Cause.OUT_OF_MEMORY:
         # Without a limit of its own it was the host that had too little.
@@ -68,7 +67,7 @@ def judge(seen: Seen) -> Judgement:
         return Judgement(Fate.MORE_MEMORY if bounded else Fate.FAILED, _text(seen), avoid=not bounded)
     if code == ExitCode.RENDEZVOUS_TIMEOUT:
         return Judgement(Fate.AGAIN, _text(seen))
-    if code == ExitCode.DRAINED:
+    if code in LEAVING_CODES:
         return Judgement(Fate.DRAINED, _text(seen))
     if code in _HOPELESS:
         return Judgement(Fate.HOPELESS, _text(seen))

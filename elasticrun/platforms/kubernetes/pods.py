@@ -26,7 +26,7 @@ from elasticrun.platforms.kubernetes.names import (
     slot_host,
 )
 from elasticrun.platforms.kubernetes.quantity import to_quantity
-from elasticrun.platforms.kubernetes.sights import GRACE, role_of
+from elasticrun.platforms.kubernetes.sights import grace_of, role_of
 
 #: Seconds that a node without running workers waits for the replacement of the master's pod.
 _MASTER_TIMEOUT = 600
@@ -44,8 +44,8 @@ def pod_of(job: Mapping[str, Any], start: Start) -> dict[str, Any]:
         spec["hostname"] = slot_host(name, start.slot)
     spec["subdomain"] = service_name(name, uid)
     spec["restartPolicy"] = "Never"
-    spec.setdefault("terminationGracePeriodSeconds", GRACE)
     container = spec["containers"][0]
+    spec.setdefault("terminationGracePeriodSeconds", grace_of(container))
     _set_variables(container, name, uid, start.shape)
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if start.memory:

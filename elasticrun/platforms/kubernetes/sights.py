@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from elasticrun.core.fleet.notices import cause_of, default_grace
 from elasticrun.core.fleet.replicas import ENDED, Cause, CleanPolicy, Operation, Phase, Seen, Shape, Wish
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.platforms.kubernetes.names import INDEX_LABEL, MOST_REPLICAS, SLOT_LABEL, pod_name
@@ -17,8 +18,8 @@ from elasticrun.platforms.kubernetes.quantity import memory_of
 
 #: So many replicas have a name of their own, at which a master may listen: one may then be lost.
 MOST_SLOTS = 3
-#: Seconds between SIGTERM and SIGKILL if the template says nothing: elastic-run gives its workers 30 of them.
-GRACE = 45
+#: How a container says that saved steps go to a storage.
+_STORAGE = ("--state-storage", "--state_storage"), "PET_STATE_STORAGE"
 _SHOWN = 200
 _KILLED = 128 + 9
 #: Phases of a pod of which no container runs.
@@ -26,21 +27,6 @@ _OVER = ("Succeeded", "Failed")
 _MOST = 1 << 20
 #: Levels of a template; whatever walks through it, or copies it, need not be ready for more. A pod has 15.
 _DEEPEST = 100
-#: Reasons of a pod's end, or of its deletion, and what they mean.
-_CAUSES = {
-    "Evicted": Cause.EVICTED,
-    "NodeLost": Cause.HOST_LOST,
-    "Preempting": Cause.PREEMPTED,
-    "Preempted": Cause.PREEMPTED,
-    "Shutdown": Cause.PREEMPTED,
-    "NodeShutdown": Cause.PREEMPTED,
-    "Terminated": Cause.PREEMPTED,
-    "PreemptionByScheduler": Cause.PREEMPTED,
-    "DeletionByTaintManager": Cause.PREEMPTED,
-    "EvictionByEvictionAPI": Cause.DELETED,
-    "DeletionByPodGC": Cause.HOST_LOST,
-    "TerminationByKubelet": Cause.EVICTED,
-}
 #: Why a container waits that nobody has to be told of.
 _USUAL_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 
@@ -85,10 +71,18 @@ def wish_of(job: Mapping[str, Any]) -> Wish:
             memory=memory,
             max_memory=0 if most is None else memory_of(most),
             clean=clean,
-            grace=grace if isinstance(grace, int) else float(GRACE),
+            grace=grace if isinstance(grace, int) else float(grace_of(_dict(containers[0]))),
         )
     except ValueError as error:
         raise SpecError(str(error)) from None
+
+
+def grace_of(container: Mapping[str, Any]) -> int:
+    """Seconds for a pod to end, if its template does not say how many; by what its first container runs."""
+    options, variable = _STORAGE
+    words = [str(word) for part in ("command", "args") for word in _list(container.get(part))]
+    names = [_dict(each).get("name") for each in _list(container.get("env"))]
+    return default_grace(variable in names or any(option in word for word in words for option in options))
 
 
 def operation_of(body: Mapping[str, Any], kind: str) -> Operation | None:
@@ -175,11 +169,11 @@ def _cause(
     # Where a process in the container was killed earlier, and the agent has ended since, its code says more.
     if ended.get("reason") == "OOMKilled" and ended.get("exitCode") == _KILLED:
         return Cause.OUT_OF_MEMORY
-    if (cause := _CAUSES.get(str(status.get("reason")))) is not None:
+    if (cause := cause_of(status.get("reason"))) is not None:
         return cause
     for condition in map(_dict, _list(status.get("conditions"))):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return _CAUSES.get(str(condition.get("reason")), Cause.DELETED)
+            return cause_of(condition.get("reason")) or Cause.DELETED
     if phase is Phase.ENDED and not ended:
         return Cause.NOT_STARTED if status.get("phase") == "Failed" else Cause.EXITED
     return Cause.DELETED if metadata.get("deletionTimestamp") and not ended else Cause.EXITED
