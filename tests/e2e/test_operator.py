@@ -6,12 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
+from elasticrun.core.protocol.commits import CommitId
 from elasticrun.platforms.kubernetes.names import job_path
+from tests.e2e.test_state_storage import stored
+from tests.support.director import WORKER, Worker
 from tests.support.kube import Object, Refused
 from tests.support.kubelet import NODES, PODS, PRETENDED
 from tests.support.kubernetes import ControlPlane
@@ -241,6 +245,32 @@ def test_suspend_and_resume(cluster: Cluster) -> None:
     cluster.wait_running("paused", 2, 3)
     cluster.director.order("exit 0")
     cluster.wait_phase("paused", "Succeeded")
+
+
+@pytest.mark.torch
+def test_the_newest_step_is_in_the_storage_before_all_pods_of_a_job_are_gone(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    options = (f"--state-storage={tmp_path / 'run'}", "--state-storage-every=1h")
+    cluster.apply("stored", most=2, command=[sys.executable, "-m", "elasticrun", *options, str(WORKER)])
+    workers = cluster.director.world(2)
+    assert _answers(workers, "load") == [0, 0]
+    assert _answers(workers, "save 3") == ["saved", "saved"]
+    cluster.change("stored", suspend=True)
+    cluster.wait_phase("stored", "Suspended")
+    assert stored(tmp_path / "run") == CommitId(0, 3)
+    cluster.director.forget()
+    cluster.change("stored", suspend=False)
+    assert _answers(cluster.director.world(2), "load") == [3, 3]
+    cluster.director.order("exit 0")
+    cluster.wait_phase("stored", "Succeeded")
+
+
+def _answers(workers: list[Worker], command: str) -> list[object]:
+    """What all of them answer, who may have to wait for one another."""
+    for worker in workers:
+        worker.tell(command)
+    return [worker.answer() for worker in workers]
 
 
 def test_a_wrong_job_is_refused_by_name(cluster: Cluster) -> None:
