@@ -27,6 +27,7 @@ from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.chronicle import OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.orders import (
     MAX_WAIT,
+    AwaitStatus,
     CancelScale,
     CheckNodes,
     ControlReply,
@@ -96,6 +97,14 @@ class Following:
     async def follow(self, after: str = "", wait: float = 20.0) -> Watched:
         """As ``JobControl.watch``."""
         return _watched_in(await self._line().follow(after, min(wait, MAX_WAIT)))
+
+    async def status(self, after: str = "", wait: float = 20.0) -> JobStatus:
+        """The job's status without its nodes, once its ``mark`` is another one than ``after``.
+
+        Waits up to ``wait`` seconds, at most ``MAX_WAIT``, for that, and then gives it as it is.
+        """
+        wait = min(wait, MAX_WAIT)
+        return _status_in(await self._line().give(AwaitStatus(after, wait), wait))
 
     def close(self) -> None:
         """Keep no connection; the next question has one of its own again."""
@@ -167,10 +176,7 @@ class JobControl:
 
     async def status(self) -> JobStatus:
         """The job's nodes and state."""
-        reply = await self._line.give(ShowStatus())
-        if reply.status is None:
-            raise ProtocolError("the master's answer to a question for its status holds none")
-        return reply.status
+        return _status_in(await self._line.give(ShowStatus()))
 
     async def watch(self, after: str = "", wait: float = 20.0) -> Watched:
         """The newest lines of the event log, or those after an answer's ``upto``.
@@ -327,6 +333,12 @@ def _reached(reached: bool, reason: str) -> str:
     if not reached:
         raise ScaleFailedError(reason)
     return reason
+
+
+def _status_in(reply: ControlReply) -> JobStatus:
+    if reply.status is None:
+        raise ProtocolError("the master's answer to a question for its status holds none")
+    return reply.status
 
 
 def _watched_in(reply: ControlReply) -> Watched:

@@ -12,6 +12,8 @@ from elasticrun.control import JobControl, JobStatus
 from elasticrun.core.protocol.chronicle import Happening, LogEntry, OrderAnswered, ScaleEnded, ScaleStarted
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.orders import (
+    MAX_WAIT,
+    AwaitStatus,
     ControlReply,
     ControlRequest,
     DrainNode,
@@ -81,6 +83,9 @@ def test_each_method_gives_its_order() -> None:
             await job.stacks()
             with pytest.raises(ProtocolError, match="holds none"):
                 await job.status()
+            with pytest.raises(ProtocolError, match="holds none"):
+                await job.following.status("1:running", 100.0)
+            assert handler.orders[-1] == AwaitStatus("1:running", MAX_WAIT)
             assert handler.orders[1:4] == [ScaleJob(2, 4), ScaleRole(TaskRole.PS, 3), SaveAllStacks()]
 
     run(main())

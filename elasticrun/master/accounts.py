@@ -12,7 +12,7 @@ from pathlib import Path
 
 from elasticrun.core.accounting.books import Books
 from elasticrun.core.accounting.from_log import facts_of, micros
-from elasticrun.core.protocol.chronicle import LogEntry, RoundStarted, StepsDone
+from elasticrun.core.protocol.chronicle import LogEntry, RoundStarted, RoundStopping, StepsDone
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.errors import UsageError
 from elasticrun.master.event_reader import open_file
@@ -30,6 +30,7 @@ class Accounts:
         self._began = 0.0  # on the job's clock
         self._step: StepsDone | None = None  # the newest of this round
         self._sees_steps = False
+        self._cause = ""  # why the last round that stopped did
         self._is_complete = True  # it has all entries
         self._is_damaged = False  # the log, so that it cannot be read
 
@@ -39,6 +40,8 @@ class Accounts:
 
     def take(self, entry: LogEntry) -> None:
         """Take in the next entry; while earlier ones are missing, it is left to ``read``."""
+        if isinstance(entry.told, RoundStopping):
+            self._cause = entry.told.reason  # which needs no earlier ones
         if self._is_complete:
             self._take(entry)
 
@@ -62,6 +65,8 @@ class Accounts:
 
     def add_to(self, status: JobStatus, now: float) -> JobStatus:
         """The status with what is known of the job's time until now, on its clock."""
+        if self._cause:
+            status = replace(status, cause=self._cause)
         if self._books is None or not self._is_complete:
             return status
         status = replace(status, uptime=max(0.0, now - self._began))
@@ -81,10 +86,15 @@ class Accounts:
             self._books, self._began = Books(micros(entry.at)), entry.at
         for fact in facts_of(entry):
             self._books.take(fact)
-        if isinstance(entry.told, StepsDone):
-            self._step, self._sees_steps = entry.told, True
-        elif isinstance(entry.told, RoundStarted):
-            self._step = None
+        match entry.told:
+            case StepsDone():
+                self._step, self._sees_steps = entry.told, True
+            case RoundStarted():
+                self._step = None
+            case RoundStopping(reason=reason):
+                self._cause = reason
+            case _:
+                pass
 
 
 def _lines(path: Path) -> list[str]:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
+from typing import TypeVar
 
 from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES
 from elasticrun.core.protocol.orders import MAX_LINES, Watched
@@ -26,6 +28,7 @@ KEPT_BYTES = 4 << 20
 #: Seconds from news until those hear of it who wait for some.
 SETTLE = 0.2
 ANSWER_BYTES = MAX_MESSAGE_BYTES - 64 * MAX_LINES
+T = TypeVar("T")
 
 
 class Feed:
@@ -79,18 +82,25 @@ class Feed:
         """The lines after a place, as many as an answer holds; waits for so many seconds if there is none."""
         place = self._number(after)
         begin = place or 0
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        while begin == self._end and not self._is_closed and loop.time() < deadline:
-            waiter = loop.create_future()  # and no task: who waits costs the master as little as may be
-            timer = loop.call_at(deadline, _resolve, waiter)
-            self._waiting.add(waiter)
-            try:
-                await waiter
-            finally:
-                self._waiting.discard(waiter)
-                timer.cancel()
+        deadline = asyncio.get_running_loop().time() + wait
+        while begin == self._end and await self.news(deadline):
+            pass
         return self._page(begin, bool(after) and place is None)
+
+    async def news(self, deadline: float) -> bool:
+        """Wait for news until then, by the loop's clock; whether it is worth to look, and to wait again."""
+        loop = asyncio.get_running_loop()
+        if self._is_closed or loop.time() >= deadline:
+            return False
+        waiter = loop.create_future()  # and no task: who waits costs the master as little as may be
+        timer = loop.call_at(deadline, _resolve, waiter)
+        self._waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)
+            timer.cancel()
+        return True
 
     def _number(self, after: str) -> int | None:
         """How many lines were read; None: it is no place of this master."""
@@ -110,6 +120,14 @@ class Feed:
             found.append(line)
         upto = start + len(found)
         return Watched(f"{self.name}:{upto}", tuple(found), start > begin or is_elsewhere, upto < self._end)
+
+
+async def until(feed: Feed, look: Callable[[], T], is_enough: Callable[[T], bool], wait: float) -> T:
+    """What ``look`` gives, again at all news until it is enough, or for so many seconds."""
+    deadline = asyncio.get_running_loop().time() + wait
+    while not is_enough(found := look()) and await feed.news(deadline):
+        pass
+    return found
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticrun.clock import Clock
-from elasticrun.core.job.describe import describe
+from elasticrun.core.job.describe import describe, describe_briefly
 from elasticrun.core.job.events import (
     Answered,
     Attached,
@@ -54,13 +54,13 @@ from elasticrun.core.protocol.messages import (
     Report,
 )
 from elasticrun.master.copies import Copies
-from elasticrun.master.feed import Feed
+from elasticrun.master.feed import Feed, until
 from elasticrun.master.journal import Entry, Journal
 from elasticrun.master.progress_log import ProgressLog
 from elasticrun.master.statuses import heed, repeats
 
 if TYPE_CHECKING:
-    from elasticrun.core.protocol.orders import ControlReply, ControlRequest, Order, ShowStatus
+    from elasticrun.core.protocol.orders import AwaitStatus, ControlReply, ControlRequest, Order, ShowStatus
     from elasticrun.core.protocol.round_progress import NodeFigures
     from elasticrun.core.protocol.usage import TaskUsage
     from elasticrun.master.event_log import Chronicle
@@ -213,24 +213,39 @@ class MasterLoop:
 
     async def answer(self, request: ControlRequest) -> ControlReply:
         """Answer an operator, who may wait for what happens next."""
-        from elasticrun.core.protocol.orders import ControlReply, ListRanks, ReadLog, ShowStacks, WatchEvents
+        from elasticrun.core.protocol.orders import (
+            AwaitStatus,
+            ControlReply,
+            ListRanks,
+            ReadLog,
+            ShowStacks,
+            WatchEvents,
+        )
 
+        if isinstance(request, AwaitStatus):
+            return await until(
+                self._feed,
+                lambda: self.order(request),
+                lambda it: it.status is None or it.status.mark != request.after,
+                request.wait,
+            )
         if isinstance(request, WatchEvents):
             return ControlReply(True, "", watched=await self._feed.watch(request.after, request.wait))
         if isinstance(request, ReadLog | ShowStacks | ListRanks):
             return await self._open_questions().answer(request)
         return self.order(request)
 
-    def order(self, request: ShowStatus | Order) -> ControlReply:
+    def order(self, request: ShowStatus | AwaitStatus | Order) -> ControlReply:
         """Carry out the order of an operator who may give one, if the machine agrees."""
-        from elasticrun.core.protocol.orders import ControlReply, ShowStatus
+        from elasticrun.core.protocol.orders import AwaitStatus, ControlReply, ShowStatus
 
-        if isinstance(request, ShowStatus):
-            status = describe(self._machine.state, self._usage, self._figures)
+        state = self._machine.state
+        if isinstance(request, ShowStatus | AwaitStatus):
+            is_brief = isinstance(request, AwaitStatus)
+            status = describe_briefly(state) if is_brief else describe(state, self._usage, self._figures)
             if self._chronicle is not None:
                 status = self._chronicle.accounted(status, self._clock.now())
             return ControlReply(True, "", status=status)
-        state = self._machine.state
         self._handle(in_full(request, state.members.nodes, state.cordoned))
         self.flush()  # the answer is an effect, too
         answer = self._answers.pop()  # each order has one

@@ -29,7 +29,7 @@ from elasticrun import __version__
 from elasticrun.clock import within
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.messages import RejectCode, Rejected
-from elasticrun.core.protocol.orders import ControlHello, ControlReply, ControlRequest
+from elasticrun.core.protocol.orders import MAX_BRIEF, AwaitStatus, ControlHello, ControlReply, ControlRequest
 from elasticrun.core.protocol.questions import QUESTIONS
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import (
@@ -97,7 +97,7 @@ async def obey(orders: Orders, context: Context, guest: Guest, token: str | None
         await refuse(context, accepted)
     hello, request = accepted
     guest.attached()
-    if not isinstance(request, QUESTIONS):  # who follows a log asks again and again
+    if not isinstance(request, (*QUESTIONS, AwaitStatus)):  # who follows a log asks again and again
         logger.info("%s orders %s", peer_of(context), request)
     reply = _as_it_arrives(await orders.handler.answer(request))
     proof = _proof_of(reply, handshake, hello)
@@ -194,6 +194,9 @@ async def _exchange(
         answer = grpc.aio.EOF
     if not isinstance(answer, bytes):
         raise await _failure(call, endpoint, security)
+    if isinstance(request, AwaitStatus) and len(answer) > MAX_BRIEF:  # who asks for many jobs reads no more
+        most = f"and a status without nodes has at most {MAX_BRIEF}"
+        raise ProtocolError(f"the answer of {endpoint} has {len(answer)} bytes, {most}")
     reply = codec.decode_reply(answer)
     if not same(reply.proof, _proof_of(reply, handshake, hello)):
         raise UnauthenticatedError(

@@ -1033,7 +1033,7 @@ class JobEnded(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., outcome: _Optional[_Union[Outcome, str]] = ..., reason: _Optional[str] = ..., failures: _Optional[_Iterable[_Union[Failure, _Mapping]]] = ..., checkup: _Optional[_Iterable[_Union[NodeCheck, _Mapping]]] = ..., other_program: _Optional[str] = ...) -> None: ...
 
 class ControlMessage(_message.Message):
-    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events", "scale_in", "scale_out", "cordon_node", "uncordon_node", "check_nodes", "stop_job", "cancel_scale", "read_log", "show_stacks", "list_ranks")
+    __slots__ = ("hello", "show_status", "drain_node", "scale_job", "save_all_stacks", "scale_role", "restart_round", "watch_events", "scale_in", "scale_out", "cordon_node", "uncordon_node", "check_nodes", "stop_job", "cancel_scale", "read_log", "show_stacks", "list_ranks", "await_status")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     SHOW_STATUS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_NODE_FIELD_NUMBER: _ClassVar[int]
@@ -1052,6 +1052,7 @@ class ControlMessage(_message.Message):
     READ_LOG_FIELD_NUMBER: _ClassVar[int]
     SHOW_STACKS_FIELD_NUMBER: _ClassVar[int]
     LIST_RANKS_FIELD_NUMBER: _ClassVar[int]
+    AWAIT_STATUS_FIELD_NUMBER: _ClassVar[int]
     hello: ControlHello
     show_status: ShowStatus
     drain_node: DrainNode
@@ -1070,7 +1071,8 @@ class ControlMessage(_message.Message):
     read_log: ReadLog
     show_stacks: ShowStacks
     list_ranks: ListRanks
-    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ..., scale_in: _Optional[_Union[ScaleIn, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., cordon_node: _Optional[_Union[CordonNode, _Mapping]] = ..., uncordon_node: _Optional[_Union[UncordonNode, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., stop_job: _Optional[_Union[StopJob, _Mapping]] = ..., cancel_scale: _Optional[_Union[CancelScale, _Mapping]] = ..., read_log: _Optional[_Union[ReadLog, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., list_ranks: _Optional[_Union[ListRanks, _Mapping]] = ...) -> None: ...
+    await_status: AwaitStatus
+    def __init__(self, hello: _Optional[_Union[ControlHello, _Mapping]] = ..., show_status: _Optional[_Union[ShowStatus, _Mapping]] = ..., drain_node: _Optional[_Union[DrainNode, _Mapping]] = ..., scale_job: _Optional[_Union[ScaleJob, _Mapping]] = ..., save_all_stacks: _Optional[_Union[SaveAllStacks, _Mapping]] = ..., scale_role: _Optional[_Union[ScaleRole, _Mapping]] = ..., restart_round: _Optional[_Union[RestartRound, _Mapping]] = ..., watch_events: _Optional[_Union[WatchEvents, _Mapping]] = ..., scale_in: _Optional[_Union[ScaleIn, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., cordon_node: _Optional[_Union[CordonNode, _Mapping]] = ..., uncordon_node: _Optional[_Union[UncordonNode, _Mapping]] = ..., check_nodes: _Optional[_Union[CheckNodes, _Mapping]] = ..., stop_job: _Optional[_Union[StopJob, _Mapping]] = ..., cancel_scale: _Optional[_Union[CancelScale, _Mapping]] = ..., read_log: _Optional[_Union[ReadLog, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., list_ranks: _Optional[_Union[ListRanks, _Mapping]] = ..., await_status: _Optional[_Union[AwaitStatus, _Mapping]] = ...) -> None: ...
 
 class ControlHello(_message.Message):
     __slots__ = ("job_id", "version", "nonce", "proof")
@@ -1087,6 +1089,14 @@ class ControlHello(_message.Message):
 class ShowStatus(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class AwaitStatus(_message.Message):
+    __slots__ = ("after", "wait")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    after: str
+    wait: float
+    def __init__(self, after: _Optional[str] = ..., wait: _Optional[float] = ...) -> None: ...
 
 class DrainNode(_message.Message):
     __slots__ = ("node", "reason")
@@ -1319,7 +1329,7 @@ class Watched(_message.Message):
     def __init__(self, upto: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ..., missed: bool = ..., more: bool = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "goodput", "ettr", "steps_rate", "step", "uptime", "scaling", "scaled")
+    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "goodput", "ettr", "steps_rate", "step", "uptime", "scaling", "scaled", "world", "workers", "cause")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -1340,6 +1350,9 @@ class JobStatus(_message.Message):
     UPTIME_FIELD_NUMBER: _ClassVar[int]
     SCALING_FIELD_NUMBER: _ClassVar[int]
     SCALED_FIELD_NUMBER: _ClassVar[int]
+    WORLD_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: JobPhase
     round: int
@@ -1360,7 +1373,10 @@ class JobStatus(_message.Message):
     uptime: float
     scaling: str
     scaled: ScaleEnd
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., goodput: _Optional[float] = ..., ettr: _Optional[float] = ..., steps_rate: _Optional[float] = ..., step: _Optional[int] = ..., uptime: _Optional[float] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ...) -> None: ...
+    world: int
+    workers: int
+    cause: str
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., goodput: _Optional[float] = ..., ettr: _Optional[float] = ..., steps_rate: _Optional[float] = ..., step: _Optional[int] = ..., uptime: _Optional[float] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ..., world: _Optional[int] = ..., workers: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class ScaleEnd(_message.Message):
     __slots__ = ("order", "reached", "reason")

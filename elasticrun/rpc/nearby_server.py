@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from elasticrun import __version__
 from elasticrun.clock import happens
 from elasticrun.core.protocol.messages import RejectCode, Rejected
-from elasticrun.core.protocol.orders import ORDERS, ControlRequest, ShowStatus, WatchEvents
+from elasticrun.core.protocol.orders import ORDERS, AwaitStatus, ControlRequest, ShowStatus, WatchEvents
 from elasticrun.core.protocol.questions import QUESTIONS
 from elasticrun.rpc.event_lines import tells_the_end
 from elasticrun.rpc.nearby import (
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 #: Seconds in which a follower that has got news asks for more, on a busy host too.
 RETURN_TIME = 2.0
 _KINDS: dict[str, type[ControlRequest | FollowEvents]] = {
-    it.__name__: it for it in (ShowStatus, WatchEvents, FollowEvents, *QUESTIONS, *ORDERS)
+    it.__name__: it for it in (ShowStatus, AwaitStatus, WatchEvents, FollowEvents, *QUESTIONS, *ORDERS)
 }
 _APART = (
     "the order comes from another container, or from under another root directory: give --endpoint and the"

@@ -62,6 +62,47 @@ def test_one_yaml_runs_to_its_end(cluster: Cluster) -> None:
     assert any("replicas 0, 1, 2, 3" in text for text in cluster.told("whole"))
 
 
+def test_the_status_is_what_the_master_tells(cluster: Cluster) -> None:
+    def training() -> Object:
+        found: Object = cluster.status("told").get("training", {})
+        return found
+
+    def fresh() -> Object:
+        found = cluster.status("told").get("conditions", [])
+        return next((it for it in found if it["type"] == "StatusFresh"), {})
+
+    cluster.apply("told", most=3)
+    cluster.director.world(3)
+    cluster.kube.wait(lambda: training().get("workers") == 3, "a world of three in the status")
+    cluster.took("from kubectl apply to its world in the status")
+    assert fresh()["status"] == "True"
+    cluster.kube.wait(
+        lambda: any(it.startswith("round 0 was formed: ") for it in cluster.told("told")),
+        "an event of round 0",
+    )
+    last = cluster.director.last_round
+    cluster.delete_pod("told", 2)
+    cluster.director.world(3, after=last)
+    newest = cluster.director.last_round
+    cluster.kube.wait(lambda: training().get("round") == newest, "the newest round in the status")
+    cluster.took("from a pod's deletion to the next round in the status")
+    assert (training()["nodes"], training()["workers"], training()["restarts"]) == (3, 3, 0)
+    assert training()["cause"]
+    cluster.kube.wait(
+        lambda: any(it.startswith(f"round {newest} was formed: 3 nodes") for it in cluster.told("told")),
+        "the event of the newest round",
+    )
+    before = training()
+    cluster.began = time.monotonic()
+    for name in ("told-0", "told-1", "told-3"):
+        cluster.kubelet.freeze(name)
+    cluster.kube.wait(lambda: fresh().get("status") == "False", "a status that is not fresh")
+    cluster.took("from a silent master to StatusFresh=False")
+    assert fresh()["reason"] == "Unreachable" and fresh()["message"]
+    assert training() == before
+    assert sorted(cluster.pods("told")) == [0, 1, 3]  # what a master tells, or does not, decides nothing
+
+
 def test_a_deleted_pod_is_replaced_while_the_others_go_on(cluster: Cluster) -> None:
     cluster.apply("deleted")
     cluster.director.world(4)

@@ -13,6 +13,7 @@ from elasticrun.core.protocol.chronicle import (
     MilestoneReached,
     NodeJoined,
     RoundStarted,
+    RoundStopping,
     StepsDone,
 )
 from elasticrun.core.protocol.status import JobPhase, JobStatus, status_in_words
@@ -51,6 +52,24 @@ def test_without_steps_only_the_age_is_known() -> None:
     assert (shown.goodput, shown.ettr, shown.step, shown.uptime) == (None, None, None, 10.0)
     assert "goodput" not in status_in_words(shown)
     assert Accounts().add_to(STATUS, 15.0) is STATUS
+
+
+def test_the_cause_of_the_last_stop_is_known_whatever_is_missing(tmp_path: Path) -> None:
+    stopping = (16.0, RoundStopping(0, "worker_failed", "rank 1 was killed"))
+    again = (17.0, RoundStarted(1, 1, 1, ("a",), 1, None, ""))
+    shown = fed(JOINED, STARTED, stopping, again).add_to(STATUS, 20.0)
+    assert shown.cause == "rank 1 was killed"
+    assert "  the last round ended: rank 1 was killed" in status_in_words(shown).splitlines()
+    accounts = Accounts()
+    accounts.interrupted()
+    accounts.take(entries(stopping)[0])
+    assert accounts.add_to(STATUS, 20.0).cause == "rank 1 was killed"
+    log = tmp_path / "events.jsonl"
+    log.write_text("\n".join(to_line(entry) for entry in entries(JOINED, STARTED, stopping)) + "\n")
+    accounts = Accounts()
+    accounts.interrupted()
+    accounts.read([log])
+    assert accounts.add_to(STATUS, 20.0).cause == "rank 1 was killed"
 
 
 def test_a_new_round_has_no_steps_yet() -> None:

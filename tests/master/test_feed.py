@@ -14,7 +14,7 @@ from elasticrun.core.protocol.chronicle import MAX_NAMES, EntriesLost, RoundStar
 from elasticrun.core.protocol.orders import MAX_LINE, MAX_LINES, ControlReply, Watched
 from elasticrun.master import feed as feed_module
 from elasticrun.master.event_log import EventLog
-from elasticrun.master.feed import Feed
+from elasticrun.master.feed import Feed, until
 from elasticrun.rpc.codec.control import decode_reply, encode_reply
 from elasticrun.rpc.event_lines import from_line
 from tests.support.processes import DEADLINE
@@ -188,3 +188,20 @@ def test_a_line_that_no_answer_has_room_for_is_told_to_be_missing(tmp_path: Path
     for each in (feed, again):
         told = [from_line(line) for line in run(each.watch("", 0.0)).lines]
         assert [entry.told for entry in told if entry is not None] == [EntriesLost(1), RoundStopped(0)]
+
+
+def test_who_waits_for_something_else_looks_again_at_all_news() -> None:
+    async def main() -> None:
+        feed, looks, loop = feed_of(), [0], asyncio.get_running_loop()
+
+        def look() -> int:
+            looks[0] += 1
+            loop.call_soon(feed._wake_now)
+            return looks[0]
+
+        assert await until(feed, look, lambda found: found >= 3, DEADLINE) == 3
+        assert await until(feed, look, lambda _: False, 0.0) == 4
+        feed.close()
+        assert await until(feed, look, lambda _: False, DEADLINE) == 5
+
+    run(main())

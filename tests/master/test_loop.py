@@ -52,6 +52,7 @@ from elasticrun.core.protocol.messages import (
     World,
 )
 from elasticrun.core.protocol.orders import (
+    AwaitStatus,
     ControlReply,
     DrainNode,
     SaveAllStacks,
@@ -60,11 +61,12 @@ from elasticrun.core.protocol.orders import (
     ShowStatus,
     UncordonNode,
 )
-from elasticrun.core.protocol.status import status_in_words
+from elasticrun.core.protocol.status import JobPhase, JobStatus, status_in_words
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.master import journal as journal_module
 from elasticrun.master import loop as module
+from elasticrun.master.feed import Feed
 from elasticrun.master.journal import create_journal, read_journal, replay
 from elasticrun.master.listed import Listed
 from elasticrun.master.loop import MasterLoop, admit
@@ -819,6 +821,34 @@ def test_the_status_shows_the_tasks(tmp_path: Path) -> None:
             "    chief 0 at address:7001: attempt 0, running",
             "    worker 0 at address:7002: attempt 0, running",
         ]
+
+    run(main())
+
+
+def test_a_brief_status_comes_once_its_mark_is_another_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench, feed = Bench(tmp_path, ONE), Feed()
+        bench.loop._feed = feed
+
+        async def ask(after: str, wait: float) -> JobStatus:
+            reply = await bench.loop.answer(AwaitStatus(after, wait))
+            assert reply.status is not None and reply.status.nodes == ()
+            return reply.status
+
+        session = bench.attach("a")
+        first = await ask("", 25.0)
+        assert (first.world, first.workers, first.unlisted, first.round) == (1, 1, 1, 0)
+        assert await ask(first.mark, 0.0) == first
+        waiting = asyncio.ensure_future(ask(first.mark, 25.0))
+
+        def end() -> None:
+            bench.report(session, "a", 1, AgentPhase.RUNNING, 0)
+            bench.report(session, "a", 2, AgentPhase.FINISHED, 0)
+            feed.wake()
+            feed.close()
+
+        asyncio.get_running_loop().call_soon(end)
+        assert (await waiting).phase is JobPhase.SUCCEEDED
 
     run(main())
 

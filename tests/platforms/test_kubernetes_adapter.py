@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,11 +14,14 @@ import pytest
 if not all(map(find_spec, ("kopf", "kubernetes"))):
     pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
 
+from elasticrun.core.fleet.replicas import Note
+from elasticrun.core.fleet.training import Shown, Training, Trouble, note_of
 from elasticrun.platforms.keeper import Keeper
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import Api, ApiError, _refusal
+from elasticrun.platforms.kubernetes.masters import Place
 from elasticrun.platforms.protocol import PlatformError
-from tests.platforms.test_kubernetes_objects import job
+from tests.platforms.test_kubernetes_objects import UID, job
 
 
 def merged(old: Any, new: Any) -> Any:
@@ -89,12 +93,13 @@ class Server:
         self.before(f"PATCH {path}")
         if "/scale" in path:
             self.told.append((path.split("/")[-3:-1], body["status"]))
-            return
+            return None
         assert path.endswith("/digits/status")
         if body["metadata"]["resourceVersion"] != self.job["metadata"]["resourceVersion"]:
             raise ApiError("it has changed", 409, "Conflict")
         self.job["status"] = merged(self.job.get("status"), body["status"])
         self.touch()
+        return {**self.job, "metadata": dict(self.job["metadata"])}
 
     def touch(self) -> None:
         """Somebody has changed the job."""
@@ -450,3 +455,141 @@ def test_a_result_that_could_not_be_told_is_told_later(status: int) -> None:
         asyncio.run(keeper.reconcile("default/digits"))
     asyncio.run(keeper.reconcile("default/digits"))
     assert [shown["phase"] for _, shown in server.told] == ["Running"]
+
+
+TRAINING = Training("running", 4, 2, 8, 2, 0.97, "lost")
+
+
+class Told:
+    """Masters that tell this."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, Place] = {}
+        self.now: Shown | None = None
+        self.told: int | None = None
+
+    def know(self, job: str, place: Place) -> None:
+        self.places[job] = place
+
+    def forget(self, job: str) -> None:
+        self.places.pop(job, None)
+
+    def shown(self, _job: str) -> Shown | None:
+        return self.now
+
+    def news(self, _job: str, told: int | None) -> Note | None:
+        self.told = told
+        return note_of(None if self.now is None else self.now.training, told)
+
+
+def with_masters(server: Any, masters: Any) -> Kubernetes:
+    platform = Kubernetes(server, lambda: 1000.0, masters)
+    asyncio.run(Keeper(platform, lambda: 1000.0).reconcile("default/digits"))
+    return platform
+
+
+def fresh(server: Server) -> dict[str, Any] | None:
+    found = [it for it in server.job["status"]["conditions"] if it["type"] == "StatusFresh"]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def test_what_a_master_tells_is_shown_and_told_once() -> None:
+    server, masters = Server(), Told()
+    with_masters(server, masters)
+    assert "training" not in server.job["status"] and fresh(server) is None
+    with_masters(server, masters)  # which sees the pods
+    masters.now = Shown(TRAINING)
+    writes, actions = server.writes, dict(server.pods)
+    platform = with_masters(server, masters)
+    assert server.job["status"]["training"] == {
+        "phase": "running",
+        "round": 4,
+        "nodes": 2,
+        "workers": 8,
+        "restarts": 2,
+        "goodput": 0.97,
+        "cause": "lost",
+    }
+    assert fresh(server) == {
+        "type": "StatusFresh",
+        "status": "True",
+        "reason": "Heard",
+        "lastTransitionTime": "1970-01-01T00:16:40Z",
+    }
+    assert events(server)[-1] == "round 4 was formed: 2 nodes, 8 workers; the last one ended: lost"
+    assert server.writes == writes + 1 and server.pods == actions
+    assert platform.is_own({**server.job["metadata"]})
+    server.touch()
+    assert not platform.is_own({**server.job["metadata"]})
+    told, writes = len(events(server)), server.writes
+    with_masters(server, masters)
+    assert (server.writes, len(events(server)), masters.told) == (writes, told, 4)
+
+
+def test_what_was_told_last_stays_without_answers_and_without_an_operator_that_asks() -> None:
+    server, masters = Server(), Told()
+    masters.now = Shown(TRAINING)
+    with_masters(server, masters)
+    masters.now = Shown(TRAINING, Trouble("Unreachable", "no answer"))
+    with_masters(server, masters)
+    shown = server.job["status"]["training"]
+    assert shown["round"] == 4
+    told = fresh(server)
+    assert told is not None
+    assert (told["status"], told["reason"], told["message"]) == ("False", "Unreachable", "no answer")
+    for others in (Told(), None):  # another operator, which has heard nothing yet, and one that never asks
+        with_masters(server, others)
+        assert (server.job["status"]["training"], fresh(server)) == (shown, told)
+    masters.now = Shown(None, Trouble("Unreachable", "no answer"))  # started again, and heard nothing either
+    with_masters(server, masters)
+    assert (server.job["status"]["training"], fresh(server)) == (shown, told)
+
+
+def test_what_is_not_known_any_more_is_left_out() -> None:
+    server, masters = Server(), Told()
+    for training in (TRAINING, replace(TRAINING, round=-1, goodput=None, cause="")):
+        masters.now = Shown(training)
+        with_masters(server, masters)
+    assert server.job["status"]["training"] == {"phase": "running", "nodes": 2, "workers": 8, "restarts": 2}
+    writes = server.writes
+    with_masters(server, masters)
+    assert server.writes == writes
+
+
+@pytest.mark.parametrize("status", [{"training": 5}, {"training": {"round": "x"}}, {"conditions": [5, {}]}])
+def test_whatever_stands_in_a_status_is_written_over(status: dict[str, Any]) -> None:
+    server, masters = Server(), Told()
+    server.job["status"] = status
+    masters.now = Shown(TRAINING)
+    with_masters(server, masters)
+    assert server.job["status"]["training"]["round"] == 4
+    assert masters.told is None
+
+
+def test_a_master_is_looked_for_at_the_pods_that_may_have_it() -> None:
+    server, masters = Server(), Told()
+
+    def found() -> Place:
+        with_masters(server, masters)
+        return masters.places["default/digits"]
+
+    assert found() == Place("default", "digits", UID, ())
+    addresses = {0: "10.0.0.9", 1: "fd00::1", 2: "10.0.0.3", 3: "10.0.0.4"}  # the last two have no slot
+    for index, address in addresses.items():
+        server.pods[f"digits-{index}"]["status"] = {"phase": "Running", "podIP": address}
+    assert found().addresses == ("10.0.0.9", "fd00::1")
+    server.pods["digits-0"]["status"]["podIP"] = "api.example.com"
+    assert found().addresses == ("fd00::1",)
+    server.pods["digits-1"]["status"] = {"phase": "Running", "podIP": ["10.0.0.1"]}
+    assert found() == Place("default", "digits", UID, ())
+    server.pods["digits-0"]["status"] = {"phase": "Failed", "podIP": "10.0.0.9"}
+    assert found() == Place("default", "digits", UID, ())
+
+
+def test_the_master_of_a_job_that_is_gone_is_forgotten() -> None:
+    server, masters = Server(), Told()
+    platform = with_masters(server, masters)
+    masters.places["default/gone"] = masters.places["default/digits"]
+    asyncio.run(platform.look("default/gone"))
+    assert set(masters.places) == {"default/digits"}

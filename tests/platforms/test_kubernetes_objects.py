@@ -341,12 +341,12 @@ def test_a_service_publishes_names_before_anything_is_ready() -> None:
     assert secret_of(job(), "abc")["stringData"] == {"token": "abc"}
 
 
-def test_the_operator_may_not_read_secrets_nor_change_jobs() -> None:
+def test_the_operator_may_read_secrets_by_name_only_and_not_change_jobs() -> None:
     _, role, _ = rbac("a")
     verbs = {
         (resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]
     }
-    assert {verb for resource, verb in verbs if resource == "secrets"} == {"create"}
+    assert {verb for resource, verb in verbs if resource == "secrets"} == {"create", "get"}
     assert {verb for resource, verb in verbs if resource in ("elasticjobs", "scaleouts", "scaleins")} == {
         "get",
         "list",

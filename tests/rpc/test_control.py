@@ -13,8 +13,9 @@ import pytest
 from elasticrun import __version__
 from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.bounds import MAX_FAILURE_TEXT, MAX_NAME, MAX_REPLY
-from elasticrun.core.protocol.messages import RejectCode
+from elasticrun.core.protocol.messages import AgentPhase, RejectCode
 from elasticrun.core.protocol.orders import (
+    AwaitStatus,
     CancelScale,
     CheckNodes,
     ControlHello,
@@ -43,10 +44,12 @@ from elasticrun.core.protocol.questions import (
     ReadLog,
     ShowStacks,
 )
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
 from elasticrun.core.protocol.tasks import MAX_CLUSTER
 from elasticrun.errors import (
     EndpointTakenError,
     MasterUnreachableError,
+    ProtocolError,
     TooManyError,
     UnauthenticatedError,
     WrongJobError,
@@ -76,6 +79,7 @@ NONCE = b"n" * SIZE
 DRAIN = DrainNode("n0", "maintenance")
 EVERY_ORDER: tuple[ControlRequest, ...] = (
     ShowStatus(),
+    AwaitStatus("4:running:2:8:1", 1.5),
     DRAIN,
     ScaleJob(1, 4),
     ScaleRole(TaskRole.PS, MAX_CLUSTER),
@@ -102,6 +106,27 @@ def test_who_knows_the_token_is_obeyed(request_: ControlRequest) -> None:
             reply = await give_order(endpoint, "job", request_, LOCKED, DEADLINE)
             assert (reply.ok, reply.text) == (True, f"heard {request_}")
             assert handler.orders == [request_]
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [0, 4000])
+def test_a_brief_status_that_is_long_is_not_read(count: int) -> None:
+    nodes = tuple(NodeStatus("n" * 40, each, AgentPhase.RUNNING) for each in range(count))
+    status = JobStatus("job", JobPhase.RUNNING, 0, 1, 1, 0, 3, nodes=nodes)
+
+    class Told(Obedient):
+        async def answer(self, request: ControlRequest) -> ControlReply:
+            return ControlReply(True, "", status=status)
+
+    async def main() -> None:
+        async with serving(security=LOCKED, orders=Orders(Told(), "job")) as (_, endpoint):
+            asked = give_order(endpoint, "job", AwaitStatus("", 0.0), LOCKED, DEADLINE)
+            if not count:
+                assert (await asked).status == status
+                return
+            with pytest.raises(ProtocolError, match="a status without nodes has at most 131072"):
+                await asked
 
     run(main())
 

@@ -83,6 +83,7 @@ from elasticrun.core.protocol.messages import (
     WriteState,
 )
 from elasticrun.core.protocol.orders import (
+    AwaitStatus,
     CancelScale,
     CheckNodes,
     ControlHello,
@@ -251,6 +252,7 @@ CONTROL: list[ControlHello | ControlRequest] = [
     ReadLog(3, (LogPlace(LogStream.ERR, "ab:0.1:7"),), 10, 2.5),
     ShowStacks(3),
     ListRanks(),
+    AwaitStatus("4:running:2:8:1", 2.5),
 ]
 FOUND = ControlReply(True, "", found=Found((RankRange(0, 4),), RankAnswer((LOG,))))
 REPLY = ControlReply(True, "drained", b"proof")
@@ -280,6 +282,9 @@ SHOWN = JobStatus(
     CommitId(1, 7),
     scaling="scale out by 1",
     scaled=ScaleEnd(3, True, "done"),
+    world=2,
+    workers=8,
+    cause="lost",
 )
 
 AGENT_BYTES = [
@@ -392,6 +397,7 @@ CONTROL_BYTES = [
     "f2011b0803120c0802120861623a302e313a37180a210000000000000440",
     "fa01020803",
     "820200",
+    "8a021a0a0f343a72756e6e696e673a323a383a31110000000000000440",
 ]
 FOUND_BYTES = "080152270a02100412210a1f0802120861623a342e313a391a02780a200428013001380140014a03776879"
 REPLY_BYTES = [
@@ -399,9 +405,10 @@ REPLY_BYTES = [
 ]
 
 STATUS_BYTES = (
-    "0801228c010a036a6f6210031804200128043002380342066e6f626f64794a310a026e301000180320012a04736c6f77321f"
+    "08012299010a036a6f6210031804200128043002380342066e6f626f64794a310a026e301000180320012a04736c6f77321f"
     "080310011802220772756e6e696e672a03683a31320911000000000000e03f4a0c0a026e31180242046c6f756450055a0408"
     "0210096204080210086a0408011007a2010e7363616c65206f75742062792031aa010a080310011a04646f6e65"
+    "b00102b80108c201046c6f7374"
 )
 #: What stands on the wire for one who speaks it, and in no value.
 WITHOUT_VALUE = {"AgentMessage", "MasterMessage", "ControlMessage", "Goodbye", "ClusterRole"}

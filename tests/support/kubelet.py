@@ -31,6 +31,8 @@ from tests.support.processes import kill_marked, wait_end
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 #: The image of a container that is only pretended to run, for tests with very many.
 PRETENDED = "pretended"
+#: The address of whoever is beside the pods.
+BESIDE = "10.88.255.2"
 #: Written in place, so that it is never seen half: readers see the old or the new bytes of this many.
 _HOSTS_SIZE = 8192
 #: What a kubelet says of pods that it has ended for such a reason.
@@ -108,6 +110,16 @@ class Kubelet:
         self.kube.merge(f"{NODES}/{host}/status", {"status": status})
         self.kube.merge(f"{NODES}/{host}", {"spec": {"taints": None}})  # not ready, as it was at first
 
+    def beside(self, name: str) -> Namespace:
+        """A host beside the pods, for whoever has to reach them; whoever asks for it closes it."""
+        namespace = Namespace(name)
+        self._switch.ip(
+            f"link add {name} type veth peer name {INTERFACE} netns {namespace.pid}",
+            f"link set {name} master bridge up",
+        )
+        namespace.ip(f"addr add {BESIDE}/16 dev {INTERFACE}", f"link set {INTERFACE} up")
+        return namespace
+
     def named(self, name: str) -> Pod:
         """The pod of this name that ran last."""
         with self._lock:
@@ -118,6 +130,10 @@ class Kubelet:
         pod = self.named(name)
         pod.reason = "OOMKilled"
         self._kill(pod)
+
+    def freeze(self, name: str) -> None:
+        """The network loses all that a pod sends and is sent, and its kubelet does not notice."""
+        self._switch.ip(f"link set port{self.named(name).number} down")
 
     def evict(self, name: str) -> None:
         """The host runs low on memory, and sends the pod away."""

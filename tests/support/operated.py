@@ -28,6 +28,7 @@ from tests.support.kube import DEADLINE, Kube, Object
 from tests.support.kubelet import PODS, Kubelet, Pod
 from tests.support.kubernetes import ControlPlane
 from tests.support.launcher import Launcher
+from tests.support.relay import Relay
 
 NAMESPACE = "training"
 JOBS = f"/apis/elasticrun.io/v1alpha1/namespaces/{NAMESPACE}/{PLURAL}"
@@ -57,7 +58,11 @@ spec:
 class Cluster:
     """The control plane, a kubelet, and an operator, shared by the tests of a file."""
 
-    def __init__(self, kube: Kube, kubelet: Kubelet, director: Director, folder: Path) -> None:
+    def __init__(
+        self, kube: Kube, kubelet: Kubelet, director: Director, folder: Path, enter: tuple[str, ...]
+    ) -> None:
+        """``enter``: goes in front of an operator's command, so that it runs where it can reach pods."""
+        self.enter = enter
         self.kube = kube
         self.kubelet = kubelet
         self.director = director
@@ -87,7 +92,7 @@ class Cluster:
             "--namespace",
             NAMESPACE,
         )
-        command = (sys.executable, "-m", "elasticrun.cli.ctl")
+        command = (*self.enter, sys.executable, "-m", "elasticrun.cli.ctl")
         operator = Launcher(*words, *options, cwd=self.folder, command=command, name=name)
         operator.patience = DEADLINE
         self.operators.append(operator)
@@ -238,7 +243,11 @@ def operated(folder: Path, control_plane: ControlPlane, hosts: Sequence[str]) ->
         env = {**director.env, "PET_HEALTH_CHECK": "off", "LOGLEVEL": "INFO"}
         kubelet = Kubelet(kube, folder, hosts, env)
         stack.callback(kubelet.close)
-        made = stack.enter_context(contextlib.closing(Cluster(kube, kubelet, director, folder)))
+        home = stack.enter_context(contextlib.closing(kubelet.beside("operator")))
+        access = yaml.safe_load(control_plane.kubeconfig.read_text())
+        port = int(access["clusters"][0]["cluster"]["server"].rpartition(":")[2])
+        stack.enter_context(contextlib.closing(Relay(home, port)))
+        made = stack.enter_context(contextlib.closing(Cluster(kube, kubelet, director, folder, home.enter)))
         made.operator = made.operate()
         yield made
         made.operator.process.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from elasticrun.config import Endpoint
 from elasticrun.core.job.directives import notice
@@ -26,11 +27,17 @@ def describe(
     """The phase of the job, its nodes and their tasks, with the usage of tasks that ``usages`` has, and what
     ``figures`` says of nodes, by session.
     """
-    budget, limits = job.budget, job.limits
     members = job.members.nodes
     inside = [name for name in job.current.assignments if name in members]
     others = [name for name in members if name not in job.current.assignments]
     nodes = tuple(fitting(_node(job, name, usages or {}, figures or {}) for name in (*inside, *others)))
+    return replace(describe_briefly(job), nodes=nodes, unlisted=len(members) - len(nodes))
+
+
+def describe_briefly(job: JobState) -> JobStatus:
+    """The same without its nodes, which are only counted: at a cost that does not grow with them."""
+    budget, limits, given = job.budget, job.limits, job.current.assignments
+    first = next(iter(given.values()), None)
     return JobStatus(
         job_id=job.config.job_id,
         phase=job.phase,
@@ -40,13 +47,14 @@ def describe(
         restarts_used=budget.spent,
         max_restarts=budget.max_restarts,
         waiting_for=notice(job)[0] if job.phase is JobPhase.GATHERING else "",
-        nodes=nodes,
-        unlisted=len(members) - len(nodes),
+        unlisted=len(job.members.nodes),
         saved=job.ledger.newest_whole(),
         safe=_safe(job),
         durable=job.storing.durable,
         scaling=pending_in_words(job),
         scaled=_scaled(job.scaled),
+        world=len(given),
+        workers=0 if first is None else first.world_size,
     )
 
 

@@ -31,6 +31,8 @@ from elasticrun.dataclass import dataclass
 MAX_WAIT = 25.0
 MAX_LINES = 1000
 MAX_LINE = 1 << 16
+#: Bytes of an answer to ``AwaitStatus``: of a status without nodes, and of its texts.
+MAX_BRIEF = 1 << 17
 Line = Annotated[str, Length(MAX_LINE)]
 #: The most nodes that one order names, and the longest wait for nodes that come, in seconds.
 MAX_NAMED = 64
@@ -50,6 +52,17 @@ class ControlHello:
 @dataclass(frozen=True, slots=True)
 class ShowStatus:
     """Ask for the job's status."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitStatus:
+    """Ask for the job's status without its nodes, once its ``mark`` is another one.
+
+    So the answer has the same size however many nodes there are.
+    """
+
+    after: Label  # the ``mark`` of the answer before; "": answer at once
+    wait: Annotated[float, Range(0.0, MAX_WAIT)]  # seconds until an answer with the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +199,7 @@ Order = (
     | CancelScale
 )
 ORDERS: tuple[type[Order], ...] = get_args(Order)
-ControlRequest = ShowStatus | WatchEvents | Question | Order
+ControlRequest = ShowStatus | AwaitStatus | WatchEvents | Question | Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,15 @@ class JobStatus:
     uptime: Annotated[float, SECONDS] = 0.0  # of the job, as far as its master knows
     scaling: Text = ""  # the scale operation that is not over yet, in words
     scaled: ScaleEnd | None = None  # how the last one ended
+    world: Counted = 0  # nodes of the newest round
+    workers: Counted = 0  # of the newest round
+    cause: Sentence = ""  # why the last round that stopped did; "": none has, or it is not known
+
+    @property
+    def mark(self) -> str:
+        """Changes with what whoever only wants to know how the job is has to hear at once."""
+        facts = (self.round, self.phase.value, self.world, self.workers, self.restarts_used)
+        return ":".join(map(str, facts))
 
 
 def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:
@@ -150,6 +159,8 @@ def status_in_words(status: JobStatus) -> str:
         lines.append(status.waiting_for)
     if status.goodput is not None and status.ettr is not None:
         lines.append(f"  goodput {percent(status.goodput)}, ETTR {percent(status.ettr)}{_steps(status)}")
+    if status.cause:
+        lines.append(f"  the last round ended: {status.cause}")
     if status.scaling:
         lines.append(f"  {status.scaling}")
     if saved := _saved(status):

@@ -32,6 +32,7 @@ from elasticrun.core.fleet.replicas import (
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.dataclass import dataclass
 from elasticrun.platforms.kubernetes.api import CONFLICT, NOT_FOUND, Api, ApiError
+from elasticrun.platforms.kubernetes.masters import Masters, Place
 from elasticrun.platforms.kubernetes.names import (
     API_VERSION,
     JOB_LABEL,
@@ -44,8 +45,22 @@ from elasticrun.platforms.kubernetes.names import (
     pod_name,
 )
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
-from elasticrun.platforms.kubernetes.sights import SpecError, operation_of, owner_of, seen_of, wish_of
-from elasticrun.platforms.kubernetes.statuses import invalid_status, pods_version_of, record_of, status_of
+from elasticrun.platforms.kubernetes.sights import (
+    SpecError,
+    addresses_of,
+    operation_of,
+    owner_of,
+    seen_of,
+    wish_of,
+)
+from elasticrun.platforms.kubernetes.statuses import (
+    invalid_status,
+    pods_version_of,
+    record_of,
+    round_told,
+    shows,
+    status_of,
+)
 from elasticrun.platforms.protocol import PlatformError, Sight
 
 log = logging.getLogger(__name__)
@@ -67,10 +82,15 @@ class Read:
 class Kubernetes:
     """One API server."""
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, api: Api, clock: Callable[[], float] = time.time, masters: Masters | None = None
+    ) -> None:
+        """``masters``: tell what is shown of the trainings; None: nothing is."""
         self._api = api
         self._clock = clock
+        self._masters = masters
         self._prepared: dict[str, tuple[str, str]] = {}  # jobs, as read, whose Service and Secret are there
+        self._own: dict[str, str] = {}  # the version of each job that we have made, and need not look at
         self._versions: dict[str, int] = {}  # the newest of each job's pods that is known
         # What is asked of a job, by uid, as far as it has not ended: the plural of its kind, and the object.
         self._operations: dict[str, dict[str, tuple[str, Mapping[str, Any]]]] = {}
@@ -133,7 +153,10 @@ class Kubernetes:
         status = found.get("status") or {}
         listed = await self._pods(namespace, name, self._learn(job, pods_version_of(status)))
         version = self._learn(job, listed["metadata"]["resourceVersion"])
-        seen = seen_of(listed["items"], name, found["metadata"]["uid"])
+        uid = found["metadata"]["uid"]
+        seen = seen_of(listed["items"], name, uid)
+        if self._masters is not None:
+            self._masters.know(job, Place(namespace, name, uid, addresses_of(listed["items"], uid)))
         return Sight(wish, seen, record_of(status), self._asked(job), Read(found, version))
 
     def _asked(self, job: str) -> tuple[Operation, ...]:
@@ -158,14 +181,21 @@ class Kubernetes:
     def _forget(self, job: str) -> None:
         self._versions.pop(job, None)
         self._prepared.pop(job, None)
+        self._own.pop(job, None)
+        if self._masters is not None:
+            self._masters.forget(job)
 
     async def keep(self, job: str, sight: Sight, decision: Decision) -> bool:
         found: Mapping[str, Any] = sight.token.job
         generation = found["metadata"].get("generation", 0)
         before = found.get("status") or {}
-        status = status_of(decision, generation, before, self._clock())
+        shown = None if self._masters is None else self._masters.shown(job)
+        status = status_of(decision, generation, before, self._clock(), shown)
         if not await self._write(job, found, status, sight.token.version):
             return False
+        if self._masters is not None and (note := self._masters.news(job, round_told(before))):
+            log.info("%s: %s: %s", job, note.reason, note.text)
+            await self.tell(job, sight, note)
         for result in decision.results:
             await self._tell_result(job, result)
         return True
@@ -197,18 +227,29 @@ class Kubernetes:
         self, job: str, found: Mapping[str, Any], status: dict[str, Any], pods: int | None = None
     ) -> bool:
         before = found.get("status") or {}
-        if _shows(before, status):
+        if shows(before, status):
             return True
         if pods is not None:
             status["podsVersion"] = str(pods)
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        path = job_path(*_split(job), "status")
         try:
-            await self._api.merge(job_path(*_split(job), "status"), {"metadata": version, "status": status})
+            written = await self._api.merge(path, {"metadata": version, "status": status})
         except ApiError as error:
             if error.status in (CONFLICT, NOT_FOUND):
                 return False
             raise
+        if record_of(before) == record_of(status):
+            self._own[job] = written["metadata"]["resourceVersion"]
         return True
+
+    def is_own(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether this version of a job is what we have written, and not for the sake of its record.
+
+        Then nobody has to look: it was based on what was looked at.
+        """
+        own = self._own.get(f"{metadata['namespace']}/{metadata['name']}")
+        return own is not None and own == str(metadata["resourceVersion"])
 
     async def start(self, job: str, sight: Sight, start: Start) -> None:
         found: Mapping[str, Any] = sight.token.job
@@ -282,13 +323,6 @@ class Kubernetes:
         }
         with contextlib.suppress(ApiError):  # it is in the log as well
             await self._api.create(core_path(metadata["namespace"], "events"), body)
-
-
-def _shows(before: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Whether nothing has to be written: what another version has added to the record outlives each merge."""
-    if "fleet" in status and record_of(before) != record_of(status):
-        return False
-    return all(before.get(key) == value for key, value in status.items() if key != "fleet")
 
 
 def _split(job: str) -> tuple[str, str]:

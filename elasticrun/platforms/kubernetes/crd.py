@@ -124,8 +124,26 @@ def _status() -> dict[str, Any]:
             "message": text,
             "observedGeneration": {"type": "integer", "format": "int64"},
             "conditions": {"type": "array", "items": condition},
+            "training": _training(),
             "fleet": {**_FREE, "description": "What the operator remembers; not for others."},
             "podsVersion": {**text, "description": "The version of the pods that it remembers."},
+        },
+    }
+
+
+def _training() -> dict[str, Any]:
+    text, count = {"type": "string"}, {"type": "integer", "format": "int64"}
+    return {
+        "type": "object",
+        "description": "What the job's master told last; StatusFresh says whether it still tells.",
+        "properties": {
+            "phase": text,
+            "round": {**count, "description": "The newest world, numbered from 0."},
+            "nodes": {**count, "description": "Of the newest round."},
+            "workers": {**count, "description": "Of the newest round."},
+            "restarts": {**count, "description": "How many of --max-restarts were used."},
+            "goodput": {"type": "number", "description": "Of all nodes' time, the share that was new steps."},
+            "cause": {**text, "description": "Why the last round that ended did."},
         },
     }
 
@@ -136,6 +154,11 @@ def crds() -> list[dict[str, Any]]:
         _column("Phase", ".status.phase"),
         _column("Running", ".status.running", "integer"),
         _column("Wanted", ".status.wanted", "integer"),
+        _column("Round", ".status.training.round", "integer"),
+        _column("Workers", ".status.training.workers", "integer"),
+        _column("Goodput", ".status.training.goodput", "number"),
+        {**_column("Restarts", ".status.training.restarts", "integer"), "priority": 1},
+        {**_column("Cause", ".status.training.cause"), "priority": 1},
         {**_column("Message", ".status.message"), "priority": 1},
         _column("Age", ".metadata.creationTimestamp", "date"),
     ]
@@ -213,7 +236,8 @@ def _definition(
     }
 
 
-#: What the operator does, and nothing else: it reads no secret, and changes no job but its status.
+#: What the operator does, and nothing else: it changes no job but its status, and reads secrets only for the
+#: token of a job, with which it asks the job's master. Without that right all but this is done.
 _RULES: list[dict[str, list[str]]] = [
     {"apiGroups": [GROUP], "resources": [PLURAL, *OPERATIONS], "verbs": ["get", "list", "watch"]},
     {
@@ -223,6 +247,7 @@ _RULES: list[dict[str, list[str]]] = [
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "list", "watch"]},
     {"apiGroups": [""], "resources": ["services", "secrets", "events"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]},
 ]
 
 

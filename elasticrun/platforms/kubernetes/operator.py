@@ -26,6 +26,7 @@ from elasticrun.clock import pause
 from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import FORBIDDEN, NOT_FOUND, Api, ApiError, access
+from elasticrun.platforms.kubernetes.masters import Masters, Questions
 from elasticrun.platforms.kubernetes.names import API_VERSION, GROUP, JOB_LABEL, OPERATIONS, PLURAL, VERSION
 from elasticrun.platforms.protocol import PlatformError
 
@@ -84,9 +85,11 @@ async def operate(
     except PlatformError:
         await api.close()
         raise
-    platform = Kubernetes(api)
+    masters = Masters(Questions(api))
+    platform = Kubernetes(api, masters=masters)
     queue = Queue(Keeper(platform).reconcile)
     platform.notify(queue.notice)
+    masters.notify(queue.notice)
     again = asyncio.create_task(_look_again(api, platform, namespaces, deafness.end))
     try:
         await kopf.operator(
@@ -104,6 +107,7 @@ async def operate(
     finally:
         logging.getLogger(_WATCHES).removeHandler(deafness)
         again.cancel()
+        await masters.close()
         await queue.close()
         await api.close()
     if deafness.why:
@@ -208,7 +212,9 @@ def _registry(platform: Kubernetes, kubeconfig: str | None) -> kopf.OperatorRegi
 
     def watch(plural: str) -> None:
         async def changed(body: Any, type: str | None, **_: Any) -> None:
-            _notice(platform, plural, dict(body), type == "DELETED")
+            is_changed = plural == PLURAL and type == "MODIFIED"
+            if not (is_changed and platform.is_own(body["metadata"])):
+                _notice(platform, plural, dict(body), type == "DELETED")
 
         kopf.on.event(GROUP, VERSION, plural, id=plural, registry=registry)(changed)
 

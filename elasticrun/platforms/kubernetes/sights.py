@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
+from ipaddress import ip_address
 from typing import Any
 
 from elasticrun.core.fleet.notices import cause_of, default_grace
@@ -115,6 +116,25 @@ def seen_of(pods: Iterable[Mapping[str, Any]], name: str, uid: str) -> tuple[See
         for pod, each in found
         if each is not None and pod["metadata"].get("name") == pod_name(name, each.index)
     )
+
+
+def addresses_of(pods: Iterable[Mapping[str, Any]], uid: str) -> tuple[str, ...]:
+    """The addresses of a job's running pods that may have its master, in the order of their slots."""
+    found: list[tuple[int, str]] = []
+    for pod in pods:
+        slot = _number(_dict(_dict(pod.get("metadata")).get("labels")).get(SLOT_LABEL))
+        status, address = _dict(pod.get("status")), _address(_dict(pod.get("status")).get("podIP"))
+        if owner_of(pod) == uid and slot >= 0 and address and status.get("phase") == "Running":
+            found.append((slot, address))
+    return tuple(address for _, address in sorted(found)[: 2 * MOST_SLOTS])
+
+
+def _address(text: object) -> str:
+    """The address; "" if it is none. What looks like a name is not looked up."""
+    try:
+        return str(ip_address(text)) if isinstance(text, str) else ""
+    except ValueError:
+        return ""
 
 
 def owner_of(pod: Mapping[str, Any]) -> str:

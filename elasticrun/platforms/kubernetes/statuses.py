@@ -22,6 +22,7 @@ from elasticrun.core.fleet.replicas import (
     Shape,
     Verdict,
 )
+from elasticrun.core.fleet.training import FRESH, Shown, Training, freshness
 from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
 
 _MOST = 1 << 31
@@ -98,20 +99,62 @@ def _time(value: Any) -> float | None:
     return float(value) if value else None
 
 
-def status_of(decision: Decision, generation: int, before: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The status that shows a decision, and keeps its record."""
-    conditions = before.get("conditions")
+def status_of(
+    decision: Decision, generation: int, before: Mapping[str, Any], now: float, shown: Shown | None = None
+) -> dict[str, Any]:
+    """The status that shows a decision, and keeps its record.
+
+    ``shown``: of the training; None: what is there stays.
+    """
+    known = before.get("conditions")
+    conditions = known if isinstance(known, list) else []
+    kept = [it for it in conditions if isinstance(it, dict) and it.get("type") == FRESH and shown is None]
+    wanted = decision.conditions if shown is None else (*decision.conditions, freshness(shown))
+    training = None if shown is None else shown.training
     return {
+        **({} if training is None else {"training": _told(training)}),
         "phase": decision.phase,
         "running": decision.running,
         "wanted": decision.wanted,
         "message": _message(decision) or None,  # a merge then leaves it out
         "observedGeneration": generation,
-        "conditions": _conditions(
-            decision.conditions, conditions if isinstance(conditions, list) else [], now
-        ),
+        "conditions": [*_conditions(wanted, conditions, now), *kept[:1]],
         "fleet": _kept(decision.record),
     }
+
+
+def _told(training: Training) -> dict[str, Any]:
+    """What a master tells; null is what is not known, and a merge leaves it out."""
+    return {
+        "phase": training.phase,
+        "round": training.round if training.round >= 0 else None,
+        "nodes": training.nodes,
+        "workers": training.workers,
+        "restarts": training.restarts,
+        "goodput": training.goodput,
+        "cause": training.cause or None,
+    }
+
+
+def round_told(status: Mapping[str, Any]) -> int | None:
+    """The round that a status shows."""
+    training = status.get("training")
+    number = training.get("round") if isinstance(training, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def shows(before: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether nothing has to be written: what another version has added to the record outlives each merge."""
+    if "fleet" in status and record_of(before) != record_of(status):
+        return False
+    return all(_is_shown(before.get(key), value) for key, value in status.items() if key != "fleet")
+
+
+def _is_shown(before: object, value: object) -> bool:
+    if isinstance(value, dict):
+        old = before if isinstance(before, dict) else {}
+        return all(old.get(key) == part for key, part in value.items())
+    return before == value
 
 
 def _message(decision: Decision) -> str:

@@ -1,0 +1,165 @@
+"""What a platform shows of the training, as the job's master tells it: which facts, and when.
+
+Theory. The master is asked again and again, and waits with its answer until something is new. It runs in a
+replica, beside code of anybody, so it may be dead, late or lying: nothing that it says decides about
+replicas, and each value is brought within bounds here. What it said last stays shown while it is away; a
+condition says so once that has lasted for ``PATIENCE``, as a master that is started again is back sooner.
+
+Each change that is shown costs the platform a write, and there may be hundreds of jobs. So there are at least
+``GAP`` seconds between two changes of what is shown of one job; what happens meanwhile is shown together. The
+goodput changes all the time: alone it is a reason only if it moved by ``STEP``, and not before ``SLOW_GAP``.
+
+Invariants. Of each job at most one question is under way. There are never two changes within ``GAP``, so not
+two notes of a new round either. A contact with nothing new is never due.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from elasticrun.core.fleet.replicas import Condition, Note
+from elasticrun.core.protocol.plain import one_line
+from elasticrun.core.protocol.status import JobStatus
+from elasticrun.dataclass import dataclass
+
+#: Seconds between two changes of what is shown of a job: of facts, and if only its goodput has moved by STEP.
+GAP, SLOW_GAP, STEP = 10.0, 60.0, 0.01
+#: Seconds without an answer after which it is shown that there is none.
+PATIENCE = 15.0
+#: Seconds between two questions: after an answer that came at once, and after none; that one doubles.
+SPACING, FIRST_PAUSE, LONGEST_PAUSE = 2.0, 1.0, 60.0
+#: Seconds that a master may wait for news; if more jobs than there are questions at a time take turns, less.
+LONG_WAIT, SHORT_WAIT = 25.0, 5.0
+_SHOWN = 200  # characters of a sentence
+_MOST = 1 << 53  # what every reader of JSON takes for a whole number
+FRESH = "StatusFresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a master tells of its job."""
+
+    phase: str
+    round: int  # -1: there was none
+    nodes: int  # of the round
+    workers: int
+    restarts: int  # that were used
+    goodput: float | None  # 0 to 1; None: not known
+    cause: str  # why the last round that stopped did
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why nothing is heard of a master."""
+
+    reason: str  # one word
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What people see."""
+
+    training: Training | None = None  # the last that was heard; None: nothing was
+    trouble: Trouble | None = None  # why it is old; None: it is fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """What is known of one job's master. Times are seconds of one monotonic clock."""
+
+    heard: Training | None = None
+    trouble: Trouble | None = None  # of the last question
+    failures: int = 0  # questions without an answer, in a row
+    since: float = 0.0  # the first of these
+    shown: Shown | None = None
+    shown_at: float = 0.0
+
+
+def training_of(status: JobStatus) -> Training:
+    """What is shown of a status, whatever it says."""
+    goodput = status.goodput
+    return Training(
+        phase=status.phase.value,
+        round=max(-1, min(status.round, _MOST)),
+        nodes=_count(status.world),
+        workers=_count(status.workers),
+        restarts=_count(status.restarts_used),
+        goodput=None if goodput is None else round(max(0.0, min(goodput, 1.0)), 3),
+        cause=one_line(status.cause)[:_SHOWN],
+    )
+
+
+def _count(value: int) -> int:
+    return max(0, min(value, _MOST))
+
+
+def answered(contact: Contact, training: Training) -> Contact:
+    """The master has told this."""
+    return replace(contact, heard=training, trouble=None, failures=0)
+
+
+def failed(contact: Contact, trouble: Trouble, now: float) -> Contact:
+    """The master has told nothing."""
+    since = contact.since if contact.trouble is not None else now
+    trouble = replace(trouble, text=one_line(trouble.text)[:_SHOWN])
+    return replace(contact, trouble=trouble, failures=contact.failures + 1, since=since)
+
+
+def pause_after(failures: int) -> float:
+    """Seconds until the next question after so many without an answer."""
+    return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(max(failures, 1) - 1, 30))
+
+
+def wait_for(jobs: int, at_a_time: int) -> float:
+    """Seconds that a master may wait for news if so many jobs share so many questions at a time."""
+    return LONG_WAIT if jobs <= at_a_time else SHORT_WAIT
+
+
+def due(contact: Contact) -> float | None:
+    """When to show something new; None: there is nothing. A time that has passed: now."""
+    found: list[float] = []
+    shown = contact.shown or Shown()
+    first = float("-inf") if contact.shown is None else contact.shown_at
+    if (gap := _gap(shown.training, contact.heard)) is not None:
+        found.append(first + gap)
+    if contact.trouble is None:
+        if shown.trouble is not None:
+            found.append(first + GAP)
+    elif shown.trouble is None or shown.trouble.reason != contact.trouble.reason:
+        found.append(max(first + GAP, contact.since + PATIENCE))
+    return min(found, default=None)
+
+
+def _gap(old: Training | None, new: Training | None) -> float | None:
+    """Seconds after the last change before this one may be shown; None: it is none."""
+    if new is None or new == old:
+        return None
+    if old is None or replace(old, goodput=new.goodput) != new or None in (old.goodput, new.goodput):
+        return GAP
+    assert old.goodput is not None and new.goodput is not None
+    return SLOW_GAP if abs(old.goodput - new.goodput) >= STEP else None
+
+
+def show(contact: Contact, now: float) -> Contact:
+    """Show what there is now."""
+    trouble, before = contact.trouble, contact.shown or Shown()
+    if trouble is not None and now < contact.since + PATIENCE:
+        trouble = before.trouble  # it may pass
+    return replace(contact, shown=Shown(contact.heard, trouble), shown_at=now)
+
+
+def freshness(shown: Shown) -> Condition:
+    """Whether what is shown is of now."""
+    if shown.trouble is None:
+        return Condition(FRESH, True, "Heard", "")
+    return Condition(FRESH, False, shown.trouble.reason, shown.trouble.text)
+
+
+def note_of(training: Training | None, told: int | None) -> Note | None:
+    """What to tell of a new round; ``told``: the last one that was told."""
+    if training is None or training.round < 0 or training.round == told:
+        return None
+    lost = f"; the last one ended: {training.cause}" if training.cause and training.round else ""
+    text = f"round {training.round} was formed: {training.nodes} nodes, {training.workers} workers{lost}"
+    return Note("RoundFormed", text)

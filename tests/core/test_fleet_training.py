@@ -1,0 +1,181 @@
+"""What is shown of a training, and when: values, and a clock that is a number."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from elasticrun.core.fleet.training import (
+    FIRST_PAUSE,
+    GAP,
+    LONG_WAIT,
+    LONGEST_PAUSE,
+    PATIENCE,
+    SHORT_WAIT,
+    SLOW_GAP,
+    Contact,
+    Shown,
+    Training,
+    Trouble,
+    answered,
+    due,
+    failed,
+    freshness,
+    note_of,
+    pause_after,
+    show,
+    training_of,
+    wait_for,
+)
+from elasticrun.core.protocol.status import JobPhase, JobStatus
+
+STATUS = JobStatus("job", JobPhase.RUNNING, 4, 1, 4, 2, 3, goodput=0.97123, world=2, workers=8, cause="lost")
+FIRST = training_of(STATUS)
+NEXT = replace(FIRST, round=5)
+SILENT, WRONG = Trouble("Unreachable", "no answer"), Trouble("Refused", "another token")
+
+
+def test_what_is_shown_of_a_status() -> None:
+    assert Training("running", 4, 2, 8, 2, 0.971, "lost") == FIRST
+
+
+def test_whatever_a_master_says_is_brought_within_bounds() -> None:
+    absurd = replace(
+        STATUS,
+        round=1 << 63,
+        world=1 << 80,
+        workers=-1,
+        restarts_used=1 << 60,
+        goodput=1e30,
+        cause="\x1b[31m\nKilled " + "x" * 10_000,
+    )
+    told = training_of(absurd)
+    assert (told.round, told.nodes, told.workers, told.restarts) == (1 << 53, 1 << 53, 0, 1 << 53)
+    assert told.goodput == 1.0
+    assert told.cause.startswith("?[31m?Killed x") and len(told.cause) == 200
+    assert training_of(replace(absurd, round=-7, goodput=float("nan"))).round == -1
+    assert training_of(replace(absurd, goodput=-3.0)).goodput == 0.0
+    assert training_of(replace(absurd, goodput=None)).goodput is None
+
+
+def test_the_first_answer_is_shown_at_once_and_the_next_one_after_a_gap() -> None:
+    contact = answered(Contact(), FIRST)
+    assert due(contact) == float("-inf")
+    contact = show(contact, 100.0)
+    assert contact.shown == Shown(FIRST)
+    assert due(contact) is None
+    contact = answered(contact, NEXT)
+    assert due(contact) == 100.0 + GAP
+    assert due(answered(contact, FIRST)) is None
+
+
+@pytest.mark.parametrize(
+    ("goodput", "gap"),
+    [(0.971, None), (0.975, None), (0.99, SLOW_GAP), (0.5, SLOW_GAP), (None, GAP)],
+)
+def test_the_goodput_alone_is_no_reason_to_hurry(goodput: float | None, gap: float | None) -> None:
+    contact = answered(show(answered(Contact(), FIRST), 100.0), replace(FIRST, goodput=goodput))
+    assert due(contact) == (None if gap is None else 100.0 + gap)
+
+
+def test_a_goodput_that_becomes_known_is_shown() -> None:
+    contact = show(answered(Contact(), replace(FIRST, goodput=None)), 100.0)
+    assert due(answered(contact, FIRST)) == 100.0 + GAP
+
+
+def test_an_answer_that_is_missing_for_a_while_is_not_told() -> None:
+    contact = show(answered(Contact(), FIRST), 100.0)
+    contact = failed(contact, SILENT, 200.0)
+    assert due(contact) == 200.0 + PATIENCE
+    contact = failed(contact, SILENT, 210.0)
+    assert (contact.failures, due(contact)) == (2, 200.0 + PATIENCE)
+    back = answered(contact, FIRST)
+    assert (back.failures, due(back)) == (0, None)
+    assert due(failed(back, SILENT, 300.0)) == 300.0 + PATIENCE
+
+
+def test_a_trouble_that_lasts_is_shown_beside_what_was_told_last() -> None:
+    contact = failed(show(answered(Contact(), FIRST), 100.0), SILENT, 200.0)
+    contact = show(contact, 200.0 + PATIENCE)
+    assert contact.shown == Shown(FIRST, SILENT)
+    assert due(contact) is None
+    assert due(failed(contact, replace(SILENT, text="none within 4.9 s"), 216.0)) is None
+    other = failed(contact, WRONG, 216.0)
+    assert due(other) == 200.0 + PATIENCE + GAP
+    assert due(answered(contact, FIRST)) == 200.0 + PATIENCE + GAP
+    assert show(answered(contact, NEXT), 300.0).shown == Shown(NEXT)
+
+
+def test_a_trouble_of_one_who_was_never_heard_is_shown_too() -> None:
+    contact = failed(Contact(), SILENT, 200.0)
+    assert due(contact) == 200.0 + PATIENCE
+    assert show(contact, 200.0 + PATIENCE).shown == Shown(None, SILENT)
+
+
+def test_what_is_shown_while_a_trouble_may_pass_is_no_trouble() -> None:
+    contact = answered(show(answered(Contact(), FIRST), 100.0), NEXT)
+    contact = failed(contact, SILENT, 105.0)
+    assert due(contact) == 100.0 + GAP
+    assert show(contact, 100.0 + GAP).shown == Shown(NEXT)
+
+
+def test_the_words_of_a_trouble_are_bounded() -> None:
+    trouble = failed(Contact(), Trouble("Refused", "no\n" * 1000), 0.0).trouble
+    assert trouble is not None and trouble.text == ("no?" * 1000)[:200]
+
+
+def test_pauses_grow_to_a_bound() -> None:
+    assert [pause_after(count) for count in (0, 1, 2, 3, 7, 10**9)] == [
+        *(FIRST_PAUSE, FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE),
+        *(LONGEST_PAUSE, LONGEST_PAUSE),
+    ]
+
+
+def test_those_who_take_turns_wait_for_a_shorter_time() -> None:
+    assert (wait_for(64, 64), wait_for(65, 64)) == (LONG_WAIT, SHORT_WAIT)
+
+
+def test_the_condition() -> None:
+    fresh, old = freshness(Shown(FIRST)), freshness(Shown(FIRST, SILENT))
+    assert (fresh.kind, fresh.holds, fresh.reason, fresh.text) == ("StatusFresh", True, "Heard", "")
+    assert (old.holds, old.reason, old.text) == (False, "Unreachable", "no answer")
+
+
+@pytest.mark.parametrize(
+    ("training", "told", "text"),
+    [
+        (None, None, None),
+        (replace(FIRST, round=-1), None, None),
+        (FIRST, 4, None),
+        (FIRST, 3, "round 4 was formed: 2 nodes, 8 workers; the last one ended: lost"),
+        (replace(FIRST, cause=""), 3, "round 4 was formed: 2 nodes, 8 workers"),
+        (replace(FIRST, round=0), 4, "round 0 was formed: 2 nodes, 8 workers"),
+    ],
+)
+def test_a_new_round_is_told_once(training: Training | None, told: int | None, text: str | None) -> None:
+    note = note_of(training, told)
+    assert (note and (note.reason, note.text)) == (text and ("RoundFormed", text))
+
+
+FACTS = st.builds(replace, st.just(FIRST), round=st.integers(0, 3), goodput=st.sampled_from([None, 0.1, 0.9]))
+STEPS = st.lists(st.tuples(st.floats(0.0, 30.0), FACTS | st.sampled_from([SILENT, WRONG])), max_size=40)
+
+
+@given(STEPS)
+def test_there_are_never_two_changes_within_a_gap(steps: list[tuple[float, Training | Trouble]]) -> None:
+    contact, now, shown_at = Contact(), 1000.0, []
+    for passed, said in steps:
+        until = now + passed
+        while (when := due(contact)) is not None and when <= until:
+            now = max(now, when)
+            before = contact.shown
+            contact = show(contact, now)
+            assert contact.shown != before
+            shown_at.append(now)
+        now = until
+        contact = answered(contact, said) if isinstance(said, Training) else failed(contact, said, now)
+    assert all(later - earlier >= GAP - 1e-6 for earlier, later in itertools.pairwise(shown_at))
