@@ -55,13 +55,13 @@ from elasticrun.core.protocol.messages import (
 )
 from elasticrun.master.copies import Copies
 from elasticrun.master.feed import Feed, until
+from elasticrun.master.figures import Figures
 from elasticrun.master.journal import Entry, Journal
 from elasticrun.master.progress_log import ProgressLog
 from elasticrun.master.statuses import heed, repeats
 
 if TYPE_CHECKING:
     from elasticrun.core.protocol.orders import AwaitStatus, ControlReply, ControlRequest, Order, ShowStatus
-    from elasticrun.core.protocol.round_progress import NodeFigures
     from elasticrun.core.protocol.usage import TaskUsage
     from elasticrun.master.event_log import Chronicle
     from elasticrun.master.listed import Listed
@@ -110,7 +110,7 @@ class MasterLoop:
         self._feed = Feed() if feed is None else feed
         self._questions: Questions | None = None  # made when the first one is asked
         self._progress = ProgressLog(machine.state, chronicle)
-        self._figures: dict[int, NodeFigures] = {}  # the newest by session
+        self._figures = Figures()
         self._keepers: list[tuple[int, Session]] = []  # agents of listed hosts that came in it, by position
         self._holders: dict[int, int] = {}  # the session that has a copy, by position: one for each
         self._lookups: set[asyncio.Task[None]] = set()
@@ -183,8 +183,7 @@ class MasterLoop:
                     self._usage[session.id] = usage
                 else:
                     self._usage.pop(session.id, None)
-                if figures is not None:
-                    self._figures[session.id] = figures
+                self._figures.take(session.id, figures)
                 self._handle(Beat(session.id))
                 if progress is not None and name in state.current.assignments:
                     self._progress.take(name, progress, self._now)
@@ -202,7 +201,7 @@ class MasterLoop:
         """A stream is over."""
         self._sessions.pop(session.id, None)
         self._usage.pop(session.id, None)
-        self._figures.pop(session.id, None)
+        self._figures.drop(session.id)
         self._copies.end(session.id)
         if self._questions is not None:
             self._questions.gone(session.id)
@@ -242,7 +241,9 @@ class MasterLoop:
         state = self._machine.state
         if isinstance(request, ShowStatus | AwaitStatus):
             is_brief = isinstance(request, AwaitStatus)
-            status = describe_briefly(state) if is_brief else describe(state, self._usage, self._figures)
+            nodes = self._figures.newest
+            status = describe_briefly(state) if is_brief else describe(state, self._usage, nodes)
+            status = replace(status, peak=self._figures.peak)
             if self._chronicle is not None:
                 status = self._chronicle.accounted(status, self._clock.now())
             return ControlReply(True, "", status=status)

@@ -48,7 +48,8 @@ class Keeper:
                 self._refused.pop(job, None)
                 return None
             refused = self._refused.get(job, "")
-            decision = decide(sight.wish, sight.seen, sight.record, self._clock(), refused, sight.operations)
+            wish, now = sight.wish, self._clock()
+            decision = decide(wish, sight.seen, sight.record, now, refused, sight.operations, sight.usage)
             if await self._platform.keep(job, sight, decision):
                 break
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from elasticrun.core.fleet.replicas import Decision, Note, Operation, Record, Remove, Seen, Start, Wish
+from elasticrun.core.fleet.replicas import Decision, Note, Operation, Record, Remove, Seen, Start, Usage, Wish
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError
 
@@ -29,6 +29,7 @@ class Sight:
         Operation, ...
     ] = ()  # for more or fewer replicas, the oldest first, as far as not ended
     token: Any = None  # the adapter's own, such as the version of what was read
+    usage: Usage = Usage()  # what was measured of replicas
 
 
 class Platform(Protocol):

@@ -1329,7 +1329,7 @@ class Watched(_message.Message):
     def __init__(self, upto: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ..., missed: bool = ..., more: bool = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "goodput", "ettr", "steps_rate", "step", "uptime", "scaling", "scaled", "world", "workers", "cause")
+    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "goodput", "ettr", "steps_rate", "step", "uptime", "scaling", "scaled", "world", "workers", "cause", "peak")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -1353,6 +1353,7 @@ class JobStatus(_message.Message):
     WORLD_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PEAK_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: JobPhase
     round: int
@@ -1376,7 +1377,20 @@ class JobStatus(_message.Message):
     world: int
     workers: int
     cause: str
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., goodput: _Optional[float] = ..., ettr: _Optional[float] = ..., steps_rate: _Optional[float] = ..., step: _Optional[int] = ..., uptime: _Optional[float] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ..., world: _Optional[int] = ..., workers: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+    peak: UsagePeak
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., goodput: _Optional[float] = ..., ettr: _Optional[float] = ..., steps_rate: _Optional[float] = ..., step: _Optional[int] = ..., uptime: _Optional[float] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ..., world: _Optional[int] = ..., workers: _Optional[int] = ..., cause: _Optional[str] = ..., peak: _Optional[_Union[UsagePeak, _Mapping]] = ...) -> None: ...
+
+class UsagePeak(_message.Message):
+    __slots__ = ("cpu", "memory", "cpus", "memory_limit")
+    CPU_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    cpu: float
+    memory: int
+    cpus: int
+    memory_limit: int
+    def __init__(self, cpu: _Optional[float] = ..., memory: _Optional[int] = ..., cpus: _Optional[int] = ..., memory_limit: _Optional[int] = ...) -> None: ...
 
 class ScaleEnd(_message.Message):
     __slots__ = ("order", "reached", "reason")

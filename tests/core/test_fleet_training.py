@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticrun.core.fleet.replicas import Amounts, Usage
 from elasticrun.core.fleet.training import (
     FIRST_PAUSE,
     GAP,
@@ -31,6 +32,7 @@ from elasticrun.core.fleet.training import (
     training_of,
     wait_for,
 )
+from elasticrun.core.protocol.round_progress import UsagePeak
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 
 STATUS = JobStatus("job", JobPhase.RUNNING, 4, 1, 4, 2, 3, goodput=0.97123, world=2, workers=8, cause="lost")
@@ -62,6 +64,16 @@ def test_whatever_a_master_says_is_brought_within_bounds() -> None:
     assert training_of(replace(absurd, goodput=None)).goodput is None
 
 
+def test_what_was_measured_is_coarse_and_bounded() -> None:
+    assert FIRST.usage == Usage()
+    peak = UsagePeak(0.7501, 1000 << 20, 4, 8 << 30)
+    usage = training_of(replace(STATUS, peak=peak)).usage
+    assert usage == Usage(Amounts(1024 << 20, 800), Amounts(8 << 30, 4000))
+    absurd = training_of(replace(STATUS, peak=UsagePeak(1e30, 1 << 62, 1 << 62, 1 << 62))).usage
+    assert absurd.peak.cpu <= 2 * 10**9 and absurd.peak.memory <= 1 << 54
+    assert absurd.room.cpu <= 1000 << 53 and absurd.room.memory <= 1 << 53
+
+
 def test_the_first_answer_is_shown_at_once_and_the_next_one_after_a_gap() -> None:
     contact = answered(Contact(), FIRST)
     assert due(contact) == float("-inf")
@@ -71,6 +83,16 @@ def test_the_first_answer_is_shown_at_once_and_the_next_one_after_a_gap() -> Non
     contact = answered(contact, NEXT)
     assert due(contact) == 100.0 + GAP
     assert due(answered(contact, FIRST)) is None
+
+
+def test_what_is_shown_begins_with_the_first_round() -> None:
+    contact = answered(Contact(), replace(FIRST, round=-1))
+    assert due(contact) is None
+    assert due(answered(contact, FIRST)) == float("-inf")
+    silent = failed(contact, SILENT, 200.0)
+    assert due(silent) == 200.0 + PATIENCE
+    back = answered(show(silent, 200.0 + PATIENCE), replace(FIRST, round=-1))
+    assert due(back) == 200.0 + PATIENCE + GAP
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,28 @@ def test_the_status_is_what_the_master_tells(cluster: Cluster) -> None:
     assert sorted(cluster.pods("told")) == [0, 1, 3]  # what a master tells, or does not, decides nothing
 
 
+def test_a_pod_requests_what_earlier_ones_used(cluster: Cluster) -> None:
+    def resources(index: int) -> Object:
+        found: Object = cluster.pods("sized")[index]["spec"]["containers"][0].get("resources", {})
+        return found
+
+    cluster.apply("sized", most=3, resources={})
+    cluster.director.world(3)
+    before = cluster.wait_running("sized", 0, 1, 2)
+    assert not resources(0)
+    cluster.kube.wait(lambda: cluster.status("sized").get("sizing", {}).get("memory"), "what was measured")
+    cluster.took("from kubectl apply to a request by what was measured")
+    assert cluster.running("sized") == set(before)
+    last = cluster.director.last_round
+    cluster.delete_pod("sized", 2)
+    cluster.director.world(3, after=last)
+    after = cluster.wait_running("sized", 0, 1, 3)
+    assert {index: after[index] for index in (0, 1)} == {index: before[index] for index in (0, 1)}
+    sizing = cluster.status("sized")["sizing"]
+    print(f"requests {resources(3)['requests']}, by {sizing}")
+    assert resources(3)["requests"]["memory"].endswith("Mi") and "limits" not in resources(3)
+
+
 def test_a_deleted_pod_is_replaced_while_the_others_go_on(cluster: Cluster) -> None:
     cluster.apply("deleted")
     cluster.director.world(4)
@@ -142,7 +164,8 @@ def test_a_pod_out_of_memory_comes_back_with_twice_as_much(cluster: Cluster) -> 
     cluster.took("from an OOM kill to a world of three again")
     cluster.wait_running("oom", 0, 1, 3)
     resources = cluster.pods("oom")[3]["spec"]["containers"][0]["resources"]
-    assert resources == {"limits": {"memory": "128Mi"}, "requests": {"memory": "128Mi"}}
+    assert resources["limits"] == {"memory": "128Mi"}
+    assert resources["requests"]["memory"] == "128Mi"
     assert any("reached its memory limit of 64 MiB" in text for text in cluster.told("oom"))
 
 

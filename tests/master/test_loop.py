@@ -61,6 +61,7 @@ from elasticrun.core.protocol.orders import (
     ShowStatus,
     UncordonNode,
 )
+from elasticrun.core.protocol.round_progress import NodeFigures, UsagePeak
 from elasticrun.core.protocol.status import JobPhase, JobStatus, status_in_words
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
@@ -877,6 +878,23 @@ def test_the_status_shows_what_tasks_use_and_no_journal_has_it(tmp_path: Path) -
         assert bench.journaled == before
         bench.lose(session)
         assert bench.loop._usage == {}
+
+    run(main())
+
+
+def test_the_status_has_the_most_that_any_node_used(tmp_path: Path) -> None:
+    async def main() -> None:
+        bench = Bench(tmp_path, ONE)
+        session, _ = cluster(bench)
+        figures = NodeFigures(1.5, 8, 3 << 30, 16 << 30, 0.0, 0.0)
+        for each in (figures, replace(figures, cpu=0.5, memory=4 << 30)):
+            bench.hear(session, Heartbeat("a-1", figures=each))
+        bench.hear(session, Heartbeat("a-1"))
+        bench.lose(session)
+        for question in (ShowStatus(), AwaitStatus("", 0.0)):
+            status = bench.loop.order(question).status
+            assert status is not None and status.peak == UsagePeak(1.5, 4 << 30, 8, 16 << 30)
+            assert all(node.figures is None for node in status.nodes)
 
     run(main())
 

@@ -14,7 +14,7 @@ import pytest
 if not all(map(find_spec, ("kopf", "kubernetes"))):
     pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
 
-from elasticrun.core.fleet.replicas import Note
+from elasticrun.core.fleet.replicas import Amounts, Note, Usage
 from elasticrun.core.fleet.training import Shown, Training, Trouble, note_of
 from elasticrun.platforms.keeper import Keeper
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
@@ -593,3 +593,23 @@ def test_the_master_of_a_job_that_is_gone_is_forgotten() -> None:
     masters.places["default/gone"] = masters.places["default/digits"]
     asyncio.run(platform.look("default/gone"))
     assert set(masters.places) == {"default/digits"}
+
+
+def test_the_pod_that_replaces_another_one_requests_what_was_measured() -> None:
+    server, masters = Server(), Told()
+    container = server.job["spec"]["roles"][0]["template"]["spec"]["containers"][0]
+    container["resources"] = {"limits": {"memory": "4Gi"}}
+    with_masters(server, masters)
+    with_masters(server, masters)
+    before = {name: pod["spec"] for name, pod in server.pods.items()}
+    used = Usage(Amounts(1 << 30, 800), Amounts(8 << 30, 8000))
+    masters.now = Shown(replace(TRAINING, usage=used))
+    with_masters(server, masters)
+    assert {name: pod["spec"] for name, pod in server.pods.items()} == before
+    assert server.job["status"]["sizing"] == {"cpu": "1100m", "peakCpu": "800m"}
+    del server.pods["digits-3"]
+    masters.now = None  # another operator, which has heard nothing yet
+    with_masters(server, masters)
+    resources = {name: pod["spec"]["containers"][0]["resources"] for name, pod in server.pods.items()}
+    assert resources.pop("digits-4") == {"limits": {"memory": "4Gi"}, "requests": {"cpu": "1100m"}}
+    assert set(map(str, resources.values())) == {"{'limits': {'memory': '4Gi'}}"}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from elasticrun.core.fleet.decide import decide
 from elasticrun.core.fleet.replicas import (
+    Amounts,
     Cause,
     CleanPolicy,
     Live,
@@ -27,11 +28,12 @@ from elasticrun.core.fleet.replicas import (
     Verdict,
     Wish,
 )
+from elasticrun.core.fleet.sizing import DEFAULT_CAPS
 from elasticrun.platforms.kubernetes.crd import rbac
 from elasticrun.platforms.kubernetes.names import endpoints
 from elasticrun.platforms.kubernetes.output import installation
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
-from elasticrun.platforms.kubernetes.quantity import memory_of, to_quantity
+from elasticrun.platforms.kubernetes.quantity import cpu_of, memory_of, to_quantity
 from elasticrun.platforms.kubernetes.sights import SpecError, operation_of, seen_of, wish_of
 from elasticrun.platforms.kubernetes.statuses import invalid_status, record_of, status_of
 
@@ -515,3 +517,94 @@ def test_what_is_no_amount_of_memory(text: object) -> None:
 def test_amounts_are_written_so_that_they_can_be_read() -> None:
     assert to_quantity(3 << 30) == "3072Mi"
     assert memory_of(to_quantity(12345)) == 12345
+
+
+# -- what is measured
+
+
+def unsized(resources: dict[str, Any] | None = None, **role: Any) -> dict[str, Any]:
+    found = job(**role)
+    container = found["spec"]["roles"][0]["template"]["spec"]["containers"][0]
+    container["resources"] = resources
+    return found
+
+
+@pytest.mark.parametrize(
+    ("resources", "role", "caps"),
+    [
+        (None, {}, DEFAULT_CAPS),
+        ({}, {"maxMemory": "8Gi", "maxCpu": "2500m"}, Amounts(8 << 30, 2500)),
+        ({"requests": {"memory": "1Gi"}}, {"maxCpu": 2}, Amounts(0, 2000)),
+        ({"limits": {"cpu": 1}}, {}, Amounts(64 << 30)),
+        ({"limits": {"cpu": 1}, "requests": {"memory": 1}}, {}, Amounts()),
+    ],
+)
+def test_what_the_template_says_is_not_measured(
+    resources: dict[str, Any] | None, role: dict[str, Any], caps: Amounts
+) -> None:
+    assert wish_of(unsized(resources, **role)).caps == caps
+
+
+def test_a_cap_that_is_no_amount_is_told() -> None:
+    with pytest.raises(SpecError, match="'much' is no amount of CPU"):
+        wish_of(unsized(maxCpu="much"))
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"), [("2", 2000), (1.5, 1500), ("500m", 500), ("0.0001", 1), ("1e1", 10_000)]
+)
+def test_amounts_of_cpu(text: object, amount: int) -> None:
+    assert cpu_of(text) == amount
+
+
+@pytest.mark.parametrize(
+    ("resources", "memory", "requests"),
+    [
+        (None, 0, {"memory": "1536Mi", "cpu": "1100m"}),
+        ({"requests": None, "limits": {"gpu": 1}}, 0, {"memory": "1536Mi", "cpu": "1100m"}),
+        ({"requests": {"cpu": 1}}, 0, {"memory": "1536Mi", "cpu": 1}),
+        ({"limits": {"cpu": 1}}, 0, {"memory": "1536Mi"}),
+        (None, 1 << 30, {"memory": "1024Mi", "cpu": "1100m"}),
+    ],
+)
+def test_a_pod_requests_what_was_measured_where_nothing_is_said(
+    resources: dict[str, Any] | None, memory: int, requests: dict[str, Any]
+) -> None:
+    start = Start(5, -1, memory, (), SHAPE, Amounts(1536 << 20, 1100))
+    container = pod_of(unsized(resources), start)["spec"]["containers"][0]
+    assert container["resources"]["requests"] == requests
+    limits = {**((resources or {}).get("limits") or {}), **({"memory": "1024Mi"} if memory else {})}
+    assert (container["resources"].get("limits") or {}) == limits
+
+
+def test_without_a_measure_a_pod_requests_nothing() -> None:
+    container = pod_of(unsized(), Start(5, -1, 0, (), SHAPE))["spec"]["containers"][0]
+    assert not container["resources"]
+
+
+def test_the_status_says_what_was_chosen_and_from_what() -> None:
+    decision = decide(wish_of(unsized()), (), Record(), 0.0)
+    assert status_of(decision, 1, {}, 0.0)["sizing"] is None
+    record = replace(decision.record, requests=Amounts(1536 << 20, 1100), peak=Amounts(1 << 30, 800))
+    status = status_of(replace(decision, record=record), 1, {}, 0.0)
+    assert status["sizing"] == {
+        "memory": "1536Mi",
+        "cpu": "1100m",
+        "peakMemory": "1024Mi",
+        "peakCpu": "800m",
+    }
+    assert record_of(status) == record
+    only = replace(record, requests=Amounts(0, 1100))
+    shown = status_of(replace(decision, record=only), 1, {}, 0.0)["sizing"]
+    assert shown == {"memory": None, "cpu": "1100m", "peakMemory": None, "peakCpu": "800m"}
+
+
+def test_a_record_of_an_earlier_version_has_no_measures() -> None:
+    status = status_of(decide(wish_of(unsized()), (), Record(), 0.0), 1, {}, 0.0)
+    before = record_of(status)
+    del status["fleet"]["requests"], status["fleet"]["peak"]
+    assert record_of(status) == before
+    status["fleet"]["peak"] = [1 << 80, -1]
+    assert record_of(status).peak == Amounts(1 << 60, 0)
+    status["fleet"]["peak"] = [1, 2, 3]
+    assert record_of(status) == Record()

@@ -108,6 +108,7 @@ class Cluster:
         is_spread: bool = False,
         env: Mapping[str, str] | None = None,
         grace: int | None = None,
+        resources: Object | None = None,
     ) -> None:
         """Create a job from its YAML; ``is_spread``: no two of its pods on one host."""
         text = JOB.format(name=name, least=least, most=most, python=sys.executable, script=WORKER)
@@ -122,6 +123,8 @@ class Cluster:
             pod["affinity"] = _apart(name)
         if grace is not None:
             pod["terminationGracePeriodSeconds"] = grace
+        if resources is not None:
+            pod["containers"][0]["resources"] = resources
         if env:
             pod["containers"][0]["env"] = [{"name": key, "value": value} for key, value in env.items()]
         self.kube.create(JOBS, job)

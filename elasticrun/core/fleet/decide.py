@@ -25,6 +25,7 @@ from dataclasses import replace
 
 from elasticrun.core.fleet.fates import OF_JOB, Fate, Judgement, in_words, judge, more_memory
 from elasticrun.core.fleet.replicas import (
+    UNMEASURED,
     Action,
     Cause,
     CleanPolicy,
@@ -38,10 +39,12 @@ from elasticrun.core.fleet.replicas import (
     Result,
     Seen,
     Start,
+    Usage,
     Verdict,
     Wish,
 )
 from elasticrun.core.fleet.scaling import Scene, scale, wanted_of
+from elasticrun.core.fleet.sizing import size
 from elasticrun.core.fleet.story import conditions_of, hindrance, phase_of
 
 #: Seconds for the other replicas to end by themselves, once one has said that the job is over.
@@ -66,13 +69,14 @@ def decide(
     now: float,
     refused: str = "",
     operations: Sequence[Operation] = (),
+    usage: Usage = UNMEASURED,
 ) -> Decision:
     """Decide what to do at ``now``, in seconds of the wall clock.
 
     ``refused``: why the platform did not do what was decided before, to be told. ``operations``: for more or
-    fewer replicas, the oldest first; those that were told to have ended may be left out.
+    fewer replicas, the oldest first; those that were told to have ended may be left out. ``usage``: measured.
     """
-    draft = _Draft(wish, {each.index: each for each in seen}, record, now)
+    draft = _Draft(wish, {each.index: each for each in seen}, size(wish, record, usage), now)
     draft.adopt()
     draft.judge_all()
     draft.settle()
@@ -325,7 +329,7 @@ class _Draft:
         """What came out."""
         record = replace(self._record, live=tuple(self._live[index] for index in sorted(self._live)))
         starts = [
-            Start(each.index, each.slot, record.memory, record.avoided, self._shape)
+            Start(each.index, each.slot, record.memory, record.avoided, self._shape, record.requests)
             for each in record.live
             if each.index not in self._seen
         ]

@@ -62,6 +62,25 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Amounts:
+    """Memory in bytes, and thousandths of a core; 0: not known, or not meant."""
+
+    memory: int = 0
+    cpu: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was measured of a job's replicas."""
+
+    peak: Amounts = Amounts()  # the most that any of them used
+    room: Amounts = Amounts()  # the least that any of them had
+
+
+UNMEASURED = Usage()
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """What is asked for."""
 
@@ -73,6 +92,7 @@ class Wish:
     max_memory: int = 0  # 0: eight times the first
     clean: CleanPolicy = CleanPolicy.RUNNING
     grace: float = 45.0  # seconds that a replica may take to end
+    caps: Amounts = Amounts()  # of requests by what was measured; 0: there are others
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +194,8 @@ class Record:
     offset: int = 0  # what operations have added to that
     scaling: Scaling | None = None
     results: tuple[Result, ...] = ()  # of operations, the newest last
+    requests: Amounts = Amounts()  # of new replicas, by what was measured
+    peak: Amounts = Amounts()  # from which they were chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +207,7 @@ class Start:
     memory: int
     avoided: tuple[str, ...]
     shape: Shape
+    requests: Amounts = Amounts()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """What a platform shows of the training, as the job's master tells it: which facts, and when.
 
 Theory. The master is asked again and again, and waits with its answer until something is new. It runs in a
-replica, beside code of anybody, so it may be dead, late or lying: nothing that it says decides about
-replicas, and each value is brought within bounds here. What it said last stays shown while it is away; a
+replica, beside code of anybody, so it may be dead, late or lying: nothing that it says decides which replicas
+there are, and each value is brought within bounds here. What it said last stays shown while it is away; a
 condition says so once that has lasted for ``PATIENCE``, as a master that is started again is back sooner.
 
 Each change that is shown costs the platform a write, and there may be hundreds of jobs. So there are at least
-``GAP`` seconds between two changes of what is shown of one job; what happens meanwhile is shown together. The
+``GAP`` seconds between two changes of what is shown of one job; what happens meanwhile is shown together. So
+a job of which nothing is shown yet begins with its first round, which would else come ``GAP`` later. The
 goodput changes all the time: alone it is a reason only if it moved by ``STEP``, and not before ``SLOW_GAP``.
 
 Invariants. Of each job at most one question is under way. There are never two changes within ``GAP``, so not
@@ -15,10 +16,13 @@ two notes of a new round either. A contact with nothing new is never due.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from elasticrun.core.fleet.replicas import Condition, Note
+from elasticrun.core.fleet.replicas import Amounts, Condition, Note, Usage
+from elasticrun.core.fleet.sizing import coarse_usage
 from elasticrun.core.protocol.plain import one_line
+from elasticrun.core.protocol.round_progress import UsagePeak
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.dataclass import dataclass
 
@@ -32,6 +36,7 @@ SPACING, FIRST_PAUSE, LONGEST_PAUSE = 2.0, 1.0, 60.0
 LONG_WAIT, SHORT_WAIT = 25.0, 5.0
 _SHOWN = 200  # characters of a sentence
 _MOST = 1 << 53  # what every reader of JSON takes for a whole number
+_CORES = 1e6
 FRESH = "StatusFresh"
 
 
@@ -46,6 +51,7 @@ class Training:
     restarts: int  # that were used
     goodput: float | None  # 0 to 1; None: not known
     cause: str  # why the last round that stopped did
+    usage: Usage = Usage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,13 @@ def training_of(status: JobStatus) -> Training:
         restarts=_count(status.restarts_used),
         goodput=None if goodput is None else round(max(0.0, min(goodput, 1.0)), 3),
         cause=one_line(status.cause)[:_SHOWN],
+        usage=Usage() if status.peak is None else _usage(status.peak),
     )
+
+
+def _usage(peak: UsagePeak) -> Usage:
+    most = Amounts(_count(peak.memory), _count(math.ceil(min(peak.cpu, _CORES) * 1000)))
+    return coarse_usage(Usage(most, Amounts(_count(peak.memory_limit), _count(peak.cpus) * 1000)))
 
 
 def _count(value: int) -> int:
@@ -133,7 +145,7 @@ def due(contact: Contact) -> float | None:
 
 def _gap(old: Training | None, new: Training | None) -> float | None:
     """Seconds after the last change before this one may be shown; None: it is none."""
-    if new is None or new == old:
+    if new is None or new == old or (old is None and new.round < 0):
         return None
     if old is None or replace(old, goodput=new.goodput) != new or None in (old.goodput, new.goodput):
         return GAP

@@ -99,3 +99,22 @@ class NodeFigures:
         """The share of the time that its GPUs are busy, on average; None: not known."""
         known = [gpu.busy for gpu in self.gpus if gpu.busy is not None]
         return sum(known) / len(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class UsagePeak:
+    """The most that any node of a job used at a time, and the least that any of them had."""
+
+    cpu: Annotated[float, RATES] = 0.0  # cores
+    memory: Annotated[int, BYTES] = 0
+    cpus: Annotated[int, COUNTS] = 0  # 0: not known
+    memory_limit: Annotated[int, BYTES] = 0
+
+    def with_(self, figures: NodeFigures) -> "UsagePeak":
+        """The same with what one more node uses now."""
+        return UsagePeak(
+            cpu=max(self.cpu, figures.cpu),
+            memory=max(self.memory, figures.memory),
+            cpus=min(filter(None, (self.cpus, figures.cpus)), default=0),
+            memory_limit=min(filter(None, (self.memory_limit, figures.memory_limit)), default=0),
+        )

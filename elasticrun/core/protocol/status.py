@@ -22,7 +22,7 @@ from elasticrun.core.protocol.bounds import (
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.plain import one_line
-from elasticrun.core.protocol.round_progress import NodeFigures
+from elasticrun.core.protocol.round_progress import NodeFigures, UsagePeak
 from elasticrun.core.protocol.tasks import MAX_TASKS
 from elasticrun.core.protocol.usage import RoleUsage, TaskUsage, by_role, in_words
 from elasticrun.dataclass import dataclass
@@ -112,6 +112,8 @@ class JobStatus:
     world: Counted = 0  # nodes of the newest round
     workers: Counted = 0  # of the newest round
     cause: Sentence = ""  # why the last round that stopped did; "": none has, or it is not known
+
+    peak: UsagePeak | None = None  # None: nothing was measured
 
     @property
     def mark(self) -> str:

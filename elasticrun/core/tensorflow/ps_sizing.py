@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from elasticrun.core.fleet.sizing import HOT
 from elasticrun.dataclass import dataclass
 
-#: One ps above this share asks for ``STEP`` more.
-HOT = 0.8
+#: One ps above the share ``HOT`` asks for ``STEP`` more.
 STEP = 2
 #: Half of all above this share ask for twice as many up to ``DOUBLING``, then for a fifth more.
 HIGH = 0.6

@@ -28,6 +28,7 @@ from elasticrun.core.fleet.replicas import (
     Result,
     ScalePhase,
     Start,
+    Usage,
 )
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.dataclass import dataclass
@@ -155,9 +156,12 @@ class Kubernetes:
         version = self._learn(job, listed["metadata"]["resourceVersion"])
         uid = found["metadata"]["uid"]
         seen = seen_of(listed["items"], name, uid)
+        usage = Usage()
         if self._masters is not None:
             self._masters.know(job, Place(namespace, name, uid, addresses_of(listed["items"], uid)))
-        return Sight(wish, seen, record_of(status), self._asked(job), Read(found, version))
+            shown = self._masters.shown(job)
+            usage = shown.training.usage if shown and shown.training else usage
+        return Sight(wish, seen, record_of(status), self._asked(job), Read(found, version), usage)
 
     def _asked(self, job: str) -> tuple[Operation, ...]:
         """The operations that have not ended, the oldest first."""

@@ -63,6 +63,11 @@ def _role() -> dict[str, Any]:
                 "description": "To which a pod's memory limit may be raised after it ran out of memory;"
                 " eight times the first if unset.",
             },
+            "maxCpu": {
+                "x-kubernetes-int-or-string": True,
+                "description": "How much CPU pods request at most by what earlier ones used, if the template"
+                " says nothing; 16 cores if unset. For memory that is maxMemory, or 64Gi.",
+            },
             "restartLimit": {
                 "type": "integer",
                 "minimum": 0,
@@ -125,6 +130,12 @@ def _status() -> dict[str, Any]:
             "observedGeneration": {"type": "integer", "format": "int64"},
             "conditions": {"type": "array", "items": condition},
             "training": _training(),
+            "sizing": {
+                "type": "object",
+                "nullable": True,
+                "description": "What new pods request, by the most that earlier ones used.",
+                "properties": dict.fromkeys(("memory", "cpu", "peakMemory", "peakCpu"), text),
+            },
             "fleet": {**_FREE, "description": "What the operator remembers; not for others."},
             "podsVersion": {**text, "description": "The version of the pods that it remembers."},
         },

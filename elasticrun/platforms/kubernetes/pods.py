@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Shape, Start
+from elasticrun.core.fleet.replicas import Amounts, Shape, Start
 from elasticrun.platforms.kubernetes.names import (
     API_VERSION,
     INDEX_LABEL,
@@ -50,6 +50,7 @@ def pod_of(job: Mapping[str, Any], start: Start) -> dict[str, Any]:
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if start.memory:
         _raise_memory(container, start.memory)
+    _request(container, start.requests)
     if start.avoided:
         _avoid(spec, start.avoided)
     return {
@@ -131,6 +132,19 @@ def _raise_memory(container: dict[str, Any], memory: int) -> None:
     resources = _part(container, "resources")
     for kind in ("requests", "limits"):
         resources[kind] = {**(resources.get(kind) or {}), "memory": to_quantity(memory)}
+
+
+def _request(container: dict[str, Any], amounts: Amounts) -> None:
+    """Request what was measured; no limit, which could end what goes well. What is there already wins."""
+    measured = {
+        **({"memory": to_quantity(amounts.memory)} if amounts.memory else {}),
+        **({"cpu": f"{amounts.cpu}m"} if amounts.cpu else {}),
+    }
+    if measured:
+        resources = _part(container, "resources")
+        given = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        new = {key: value for key, value in measured.items() if key not in given}
+        resources["requests"] = {**(resources.get("requests") or {}), **new}
 
 
 def _avoid(spec: dict[str, Any], hosts: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Amounts of memory as Kubernetes writes them."""
+"""Amounts of memory and CPU as Kubernetes writes them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,28 @@ _MOST = 1 << 60
 
 def memory_of(text: object) -> int:
     """The bytes of a quantity, rounded up. Raises ValueError."""
+    return math.ceil(_amount(text, "memory"))
+
+
+def cpu_of(text: object) -> int:
+    """The thousandths of a core of a quantity, rounded up. Raises ValueError."""
+    return math.ceil(1000 * _amount(text, "CPU"))
+
+
+def _amount(text: object, what: str) -> float:
     match = _QUANTITY.fullmatch(str(text).strip())
     if not match:
-        raise ValueError(f"{text!r} is no amount of memory")
+        raise ValueError(f"{text!r} is no amount of {what}")
     number, unit = match.groups()
     factor = _UNITS.get(unit)
     if factor is None:
         if not unit.lstrip("eE").lstrip("+-").isdigit():
-            raise ValueError(f"{text!r} is no amount of memory")
+            raise ValueError(f"{text!r} is no amount of {what}")
         number, factor = number + unit, 1
     amount = float(number) * factor
     if amount > _MOST:
-        raise ValueError(f"{text!r} is too much memory")
-    return math.ceil(amount)
+        raise ValueError(f"{text!r} is too much {what}")
+    return amount
 
 
 def to_quantity(memory: int) -> str:

@@ -12,10 +12,21 @@ from ipaddress import ip_address
 from typing import Any
 
 from elasticrun.core.fleet.notices import cause_of, default_grace
-from elasticrun.core.fleet.replicas import ENDED, Cause, CleanPolicy, Operation, Phase, Seen, Shape, Wish
+from elasticrun.core.fleet.replicas import (
+    ENDED,
+    Amounts,
+    Cause,
+    CleanPolicy,
+    Operation,
+    Phase,
+    Seen,
+    Shape,
+    Wish,
+)
+from elasticrun.core.fleet.sizing import DEFAULT_CAPS
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.platforms.kubernetes.names import INDEX_LABEL, MOST_REPLICAS, SLOT_LABEL, pod_name
-from elasticrun.platforms.kubernetes.quantity import memory_of
+from elasticrun.platforms.kubernetes.quantity import cpu_of, memory_of
 
 #: So many replicas have a name of their own, at which a master may listen: one may then be lost.
 MOST_SLOTS = 3
@@ -64,15 +75,17 @@ def wish_of(job: Mapping[str, Any]) -> Wish:
     try:
         clean = CleanPolicy(spec.get("cleanPodPolicy", CleanPolicy.RUNNING.value))
         memory, most = _limit(_dict(containers[0])), role.get("maxMemory")
+        max_memory = 0 if most is None else memory_of(most)
         return Wish(
             shape=Shape(low, high, min(MOST_SLOTS, low)),
             wanted=wanted,
             suspended=spec.get("suspend") is True,
             max_failures=_whole(role, "restartLimit", 10),
             memory=memory,
-            max_memory=0 if most is None else memory_of(most),
+            max_memory=max_memory,
             clean=clean,
             grace=grace if isinstance(grace, int) else float(grace_of(_dict(containers[0]))),
+            caps=_caps(_dict(containers[0]), max_memory, role.get("maxCpu")),
         )
     except ValueError as error:
         raise SpecError(str(error)) from None
@@ -244,6 +257,16 @@ def _whole(role: Mapping[str, Any], key: str, default: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise SpecError(f"{key} is {value!r}, which is no number")
     return value
+
+
+def _caps(container: Mapping[str, Any], max_memory: int, max_cpu: object) -> Amounts:
+    """How far requests may go that are measured: of what the template neither requests nor limits."""
+    resources = _dict(container.get("resources"))
+    given = {*_dict(resources.get("requests")), *_dict(resources.get("limits"))}
+    cpu = DEFAULT_CAPS.cpu if max_cpu is None else cpu_of(max_cpu)
+    return Amounts(
+        0 if "memory" in given else max_memory or DEFAULT_CAPS.memory, 0 if "cpu" in given else cpu
+    )
 
 
 def _limit(container: Mapping[str, Any]) -> int:

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from elasticrun.core.fleet.replicas import (
+    Amounts,
     Condition,
     Decision,
     Live,
@@ -24,8 +25,10 @@ from elasticrun.core.fleet.replicas import (
 )
 from elasticrun.core.fleet.training import FRESH, Shown, Training, freshness
 from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
+from elasticrun.platforms.kubernetes.quantity import to_quantity
 
 _MOST = 1 << 31
+_MOST_AMOUNT = 1 << 60
 
 
 def record_of(status: Mapping[str, Any]) -> Record:
@@ -69,6 +72,8 @@ def _record(kept: Mapping[str, Any]) -> Record:
         results=tuple(
             Result(str(it["key"]), ScalePhase(it["phase"]), str(it["text"])) for it in kept["results"]
         ),
+        requests=_amounts(kept.get("requests")),
+        peak=_amounts(kept.get("peak")),
     )
 
 
@@ -87,6 +92,11 @@ def _scaling(kept: Sequence[Any]) -> Scaling | None:
         return None
     key, target, grows, before, until = kept
     return Scaling(str(key), _count(target), grows is True, int(before), float(until))
+
+
+def _amounts(kept: Sequence[Any] | None) -> Amounts:
+    """Missing in the records of earlier versions."""
+    return Amounts(*(max(0, min(int(each), _MOST_AMOUNT)) for each in kept or ()))
 
 
 def _count(value: object) -> int:
@@ -119,6 +129,7 @@ def status_of(
         "message": _message(decision) or None,  # a merge then leaves it out
         "observedGeneration": generation,
         "conditions": [*_conditions(wanted, conditions, now), *kept[:1]],
+        "sizing": _sizing(decision.record),
         "fleet": _kept(decision.record),
     }
 
@@ -133,6 +144,19 @@ def _told(training: Training) -> dict[str, Any]:
         "restarts": training.restarts,
         "goodput": training.goodput,
         "cause": training.cause or None,
+    }
+
+
+def _sizing(record: Record) -> dict[str, Any] | None:
+    """What new pods request, and from which usage that was chosen."""
+    requests, peak = record.requests, record.peak
+    if requests == Amounts():
+        return None
+    return {
+        "memory": to_quantity(requests.memory) if requests.memory else None,
+        "cpu": f"{requests.cpu}m" if requests.cpu else None,
+        "peakMemory": to_quantity(peak.memory) if requests.memory else None,
+        "peakCpu": f"{peak.cpu}m" if requests.cpu else None,
     }
 
 
@@ -214,6 +238,8 @@ def _kept(record: Record) -> dict[str, Any]:
         "base": record.base,
         "offset": record.offset,
         "scaling": _kept_scaling(record.scaling),
+        "requests": [record.requests.memory, record.requests.cpu],
+        "peak": [record.peak.memory, record.peak.cpu],
         "results": [{"key": it.key, "phase": it.phase.value, "text": it.text} for it in record.results],
     }
 
