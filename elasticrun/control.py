@@ -104,7 +104,10 @@ class Following:
         Waits up to ``wait`` seconds, at most ``MAX_WAIT``, for that, and then gives it as it is.
         """
         wait = min(wait, MAX_WAIT)
-        return _status_in(await self._line().give(AwaitStatus(after, wait), wait))
+        status = _status_in(await self._line().give(AwaitStatus(after, wait), wait))
+        if status.nodes:  # which is much to read for one who asks for many jobs
+            raise ProtocolError("the master's answer to a question for a status without nodes has some")
+        return status
 
     def close(self) -> None:
         """Keep no connection; the next question has one of its own again."""

@@ -16,8 +16,9 @@ if not find_spec("kubernetes"):
 
 from elasticrun.core.fleet import training as timing
 from elasticrun.core.fleet.training import Shown, Trouble, training_of
+from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.orders import AwaitStatus, ControlReply, ControlRequest
-from elasticrun.core.protocol.status import JobPhase, JobStatus
+from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
 from elasticrun.errors import MasterUnreachableError, ProtocolError, UnauthenticatedError
 from elasticrun.platforms.kubernetes import masters as module
 from elasticrun.platforms.kubernetes.api import ApiError
@@ -280,6 +281,21 @@ def test_a_real_master_is_asked_with_the_token_of_the_job() -> None:
             api.answers.append(ApiError("away"))
             with pytest.raises(TokenError, match=r"^away$"):
                 await questions(here, "", 0.0)
+
+    run(main())
+
+
+def test_an_answer_with_more_than_was_asked_for_makes_no_sense() -> None:
+    class Told(Obedient):
+        async def answer(self, request: ControlRequest) -> ControlReply:
+            nodes = (NodeStatus("n", 0, AgentPhase.RUNNING),)
+            return ControlReply(True, "", status=replace(STATUS, nodes=nodes))
+
+    async def main() -> None:
+        async with serving(security=LOCKED, orders=Orders(Told(), "uid")) as (_, endpoint):
+            api: Any = Secrets(secret(TOKEN))
+            with pytest.raises(ProtocolError, match="a status without nodes has some"):
+                await Questions(api, endpoint.port)(replace(PLACE, addresses=(endpoint.host,)), "", 0.0)
 
     run(main())
 
