@@ -164,15 +164,20 @@ class JobControl:
 
     @classmethod
     async def on_this_host(
-        cls, job_id: str | None = None, launcher: int | None = None, timeout: float = 15.0
+        cls,
+        job_id: str | None = None,
+        launcher: int | None = None,
+        timeout: float = 15.0,
+        endpoints: Sequence[Endpoint] = (),
     ) -> JobControl:
         """A client for the one job of this user whose master is on this host. Needs no token.
 
-        ``job_id`` and ``launcher``, the pid of its ``elastic-run``, say which one if there may be several.
+        ``job_id`` and ``launcher``, the pid of its ``elastic-run``, say which one if there may be several;
+        with ``endpoints`` it is one whose master listens at one of them.
         Raises MasterUnreachableError if there is none, UsageError if there are several, or may be: of those
         that give no sensible answer nobody knows which job they are.
         """
-        here = await find_nearby(job_id, launcher, timeout)
+        here = await find_nearby(job_id, launcher, timeout, endpoints)
         control = cls((), here.status.job_id, timeout=timeout)
         control._line = JobLine((), here.status.job_id, SecurityConfig(), timeout, lambda _: None, here)
         return control

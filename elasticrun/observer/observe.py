@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 from elasticrun.control import JobControl
 from elasticrun.core.protocol.chronicle import LogEntry
@@ -88,14 +88,13 @@ async def join(settings: ObserverSettings) -> JobControl:
 
     Raises ElasticRunError if there is no way to it.
     """
-    token = settings.security.token
-    if not settings.endpoints or token is None:
-        return await JobControl.on_this_host(settings.job_id, settings.launcher, settings.timeout)
-    with suppress(ElasticRunError):  # whatever is here, the job may be elsewhere
-        return await JobControl.on_this_host(settings.job_id, settings.launcher, settings.timeout)
-    return await JobControl.connect(
-        settings.endpoints, settings.job_id or "none", settings.security, settings.timeout
-    )
+    endpoints, security = settings.endpoints, settings.security
+    try:
+        return await JobControl.on_this_host(settings.job_id, settings.launcher, settings.timeout, endpoints)
+    except ElasticRunError:  # whatever is here, the job may be elsewhere
+        if not endpoints or security.token is None:
+            raise
+    return await JobControl.connect(endpoints, settings.job_id or "none", security, settings.timeout)
 
 
 async def _join_patiently(settings: ObserverSettings) -> JobControl:

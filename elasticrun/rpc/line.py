@@ -7,6 +7,8 @@ endpoint. So who follows one job is not led to another one of the same name.
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -22,6 +24,8 @@ from elasticrun.errors import (
 from elasticrun.rpc import nearby
 
 T = TypeVar("T")
+#: A host by its name or one of its addresses, and a port there.
+Place = tuple[str, int]
 
 
 class JobLine:
@@ -128,17 +132,26 @@ def _goes_on(job: nearby.NearbyJob, before: nearby.NearbyJob) -> bool:
     return job.about.since is None and job.about.endpoint == before.about.endpoint != ""
 
 
-async def find_nearby(job_id: str | None, launcher: int | None, timeout: float) -> nearby.NearbyJob:
+async def find_nearby(
+    job_id: str | None, launcher: int | None, timeout: float, endpoints: Sequence[Endpoint] = ()
+) -> nearby.NearbyJob:
     """The one job of this user whose master is on this host, or the one of them that is meant.
 
-    Raises MasterUnreachableError if there is none, UsageError if there are several, or may be: of those that
-    give no sensible answer nobody knows which job they are.
+    With ``endpoints``, only one whose master listens at one of these is. Raises MasterUnreachableError if
+    there is none, UsageError if there are several, or may be: of those that give no sensible answer nobody
+    knows which job they are.
     """
     found, troubles = await nearby.jobs(timeout)
     meant = [job for job in found if job_id in (None, job.status.job_id)]
     meant = [job for job in meant if launcher in (None, job.about.launcher)]
+    if endpoints := [each for each in endpoints if each.port]:  # port 0 says nothing of where a master is
+        places = set().union(*[await _places(each.host, each.port) for each in endpoints])
+        meant = [job for job in meant if not places.isdisjoint(await _places_of(job))]
     if not meant and troubles:
         raise troubles[0]
+    if not meant and endpoints:
+        named = ", ".join(map(str, endpoints))
+        raise MasterUnreachableError(f"no job of this user whose master is at {named} is on this host")
     if not meant:
         raise MasterUnreachableError(_none_of(found, job_id, launcher))
     if len(meant) > 1:
@@ -152,6 +165,22 @@ async def find_nearby(job_id: str | None, launcher: int | None, timeout: float) 
             f" the one that is meant, such as {nearby.several(meant)}"
         )
     return meant[0]
+
+
+async def _places_of(job: nearby.NearbyJob) -> set[Place]:
+    """Where its master listens; nowhere if it serves this host alone."""
+    host, _, port = job.about.endpoint.rpartition(":")
+    return await _places(host.strip("[]"), int(port)) if host and port.isdecimal() else set()
+
+
+async def _places(host: str, port: int) -> set[Place]:
+    """All that mean the same place: as it is written, and its addresses."""
+    places: set[Place] = {(host.casefold(), port)}
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return places
+    return places.union((str(address[0]), port) for _, _, _, _, address in found)
 
 
 def _none_of(found: Sequence[nearby.NearbyJob], job_id: str | None, launcher: int | None) -> str:

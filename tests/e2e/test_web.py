@@ -280,7 +280,7 @@ def test_what_is_wrong_with_the_page_is_told_before_anything_starts(cluster: Clu
 def test_a_page_is_served_from_beside_a_job(cluster: Cluster) -> None:
     """By elastic-ctl observe, which ends with Ctrl-C, and does not begin without a job."""
     port = free_port()
-    launcher = cluster.alone()
+    launcher = cluster.node("1")
     worker = cluster.director.round(0, 1)[0]
     ctl = (sys.executable, "-m", "elasticrun.cli.ctl")
     observer = cluster.launch(
@@ -290,8 +290,8 @@ def test_a_page_is_served_from_beside_a_job(cluster: Cluster) -> None:
     assert [row["number"] for row in running(port)["rounds"]] == [0]
     observer.signal(signal.SIGINT)
     assert observer.wait() == 0
-    # With a name of its own: else a job of another test that has none, on this host, would be taken for it.
-    nowhere = ("--endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "nobody", "--timeout", "1")
+    # The job that runs here is not at that endpoint.
+    nowhere = ("--endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "job", "--timeout", "1")
     token = {"ELASTICRUN_TOKEN": TOKEN}
     nobody = cluster.launch("observe", "--web", ":0", *nowhere, command=ctl, cwd=ROOT, env=token)
     assert nobody.wait() == ExitCode.MASTER_UNREACHABLE

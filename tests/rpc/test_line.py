@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from elasticrun.config import SecurityConfig
+from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.orders import ControlReply, ControlRequest, SaveAllStacks, ShowStatus
 from elasticrun.core.protocol.status import JobPhase, JobStatus
-from elasticrun.errors import MasterUnreachableError
+from elasticrun.errors import MasterUnreachableError, UsageError
 from elasticrun.rpc import nearby
 from elasticrun.rpc.line import JobLine, find_nearby
 from elasticrun.rpc.nearby import Whereabouts
@@ -96,5 +96,25 @@ def test_nobody_is_led_to_another_job(other: dict[str, Any]) -> None:
         async with master("another one", **other):
             with pytest.raises(MasterUnreachableError, match="has ended"):
                 await told(way)
+
+    run(main())
+
+
+def test_a_job_is_found_by_any_name_of_its_endpoint_and_no_other_one_is_taken() -> None:
+    async def main() -> None:
+        async with master("", job_id="none", endpoint="localhost:29400"), master("", 8, "none", endpoint=""):
+            for host, port in (("127.0.0.1", 29400), ("LOCALHOST", 29400)):
+                here = await find_nearby(
+                    "none", None, TIMEOUT, [Endpoint("10.0.0.1", 1), Endpoint(host, port)]
+                )
+                assert here.about.launcher == 7
+            for other in (Endpoint("127.0.0.1", 29401), Endpoint("127.0.0.2", 29400)):
+                with pytest.raises(
+                    MasterUnreachableError, match=f"no job of this user whose master is at {other}"
+                ):
+                    await find_nearby("none", None, TIMEOUT, [other])
+            # A port that the master picks says nothing of where it is.
+            with pytest.raises(UsageError, match="2 jobs of this user"):
+                await find_nearby("none", None, TIMEOUT, [Endpoint("localhost", 0)])
 
     run(main())
