@@ -15,7 +15,7 @@ import click
 from elasticrun.cli import values
 from elasticrun.cli.ctl_run import run_lean
 from elasticrun.cli.scrub import take_environment
-from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes, given_token, read_tls
+from elasticrun.cli.secrets import TOKEN_VARIABLE, Notes
 from elasticrun.config import MAX_COUNT, Endpoint, SecurityConfig
 from elasticrun.core.protocol.plain import one_line, plain
 from elasticrun.errors import ElasticRunError, UsageError
@@ -301,17 +301,16 @@ def _exported(items: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, s
 
 def _security(given: dict[str, Any], line: LaunchWords, environ: Mapping[str, str]) -> SecurityConfig:
     from elasticrun.cli import options
+    from elasticrun.cli.node_words import security_of
 
     notes: Notes = []
     strict = not line.given.on(options.INSECURE_TOKEN)
-    token = given_token(given["token_file"], environ, notes, strict)
-    tls = read_tls(given["tls_ca"], given["tls_cert"], given["tls_key"], notes)
+    tls = (given["tls_ca"], given["tls_cert"], given["tls_key"])
+    found = security_of(given["token_file"], tls, environ, notes, is_strict=strict, whose="this launch")
     for level, sentence in notes:
         if level == "warning":
             _warn(sentence)
-    if token is None:
-        return SecurityConfig(os.urandom(32).hex(), tls, "this launch")
-    return SecurityConfig(token.text, tls, token.source)
+    return found
 
 
 def _warn_of_tls(

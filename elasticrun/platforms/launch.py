@@ -34,7 +34,7 @@ from elasticrun.core.protocol.plain import one_line
 from elasticrun.errors import ElasticRunError, UsageError
 from elasticrun.platforms.discovery import Source
 from elasticrun.platforms.host_process import HostProcess, allow_descriptors, start
-from elasticrun.platforms.output import Sink
+from elasticrun.platforms.output import Sink, flush
 from elasticrun.platforms.remote import Request, encode
 from elasticrun.platforms.ssh import SshConfig, command
 
@@ -90,16 +90,8 @@ class Launch:
             if self._timer is not None:
                 self._timer.cancel()
             await self._end_tasks()
-            await self._flush()
+            await flush(self._hurry, self._out, self._err)
             signals.detach()
-
-    async def _flush(self) -> None:
-        """Wait until everything is written, or somebody who reads nothing presses Ctrl-C."""
-        written = asyncio.gather(self._out.write(b""), self._err.write(b""))
-        either: list[asyncio.Future[Any]] = [written, asyncio.ensure_future(self._hurry.wait())]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        for each in either:
-            each.cancel()
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import queue
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 #: A longer line is cut into several.
 LONGEST = 1 << 16
@@ -74,6 +76,39 @@ def _write_all(fd: int, data: bytes) -> None:
             poll = select.poll()
             poll.register(fd, select.POLLOUT)
             poll.poll()
+
+
+async def flush(hurry: asyncio.Event, *sinks: Sink) -> None:
+    """Wait until everything is written, or for the event: perhaps nobody reads it."""
+    written = asyncio.gather(*(sink.write(b"") for sink in sinks))
+    either: list[asyncio.Future[Any]] = [written, asyncio.ensure_future(hurry.wait())]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in either:
+            each.cancel()
+
+
+class _Handler(logging.Handler):
+    def __init__(self, sink: Sink, before: logging.Handler) -> None:
+        super().__init__(before.level)
+        self.setFormatter(before.formatter)
+        self._sink = sink
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._sink.tell(self.format(record))
+
+
+@contextlib.contextmanager
+def logging_to(sink: Sink) -> Iterator[None]:
+    """Have the lines of the log written to a sink, soon: who logs does not wait for who reads."""
+    root = logging.getLogger()
+    before = root.handlers
+    root.handlers = [_Handler(sink, each) for each in before]
+    try:
+        yield
+    finally:
+        root.handlers = before
 
 
 class Lines:

@@ -20,7 +20,8 @@ ENDPOINT = Endpoint("10.0.0.1", 4321)
 
 
 def job(*words: str, **environ: str) -> RayJob:
-    return ray_job.job_of(read_arguments(["--platform", "ray", *words], environ), environ, "/state")
+    given = read_arguments(["--platform", "ray", *words], environ)
+    return ray_job.job_of(given, ray_job.check(given), environ, "/state")
 
 
 def asked(made: RayJob) -> dict[str, object]:
@@ -87,6 +88,7 @@ def test_how_often_nodes_are_replaced_is_the_user_s() -> None:
         (["--platform-conf=gpus=1.5", "train.py"], "Ray gives whole ones, or a part of one"),
         (["--nproc-per-node=gpu", "train.py"], "give --platform-conf gpus=N"),
         ([], "no training script given"),
+        (["--rdzv-conf=is_host=true", "train.py"], "is_host of --rdzv-conf cannot be given"),
     ],
 )
 def test_what_makes_no_job_is_refused_with_a_sentence(words: list[str], reason: str) -> None:

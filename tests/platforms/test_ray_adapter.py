@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -16,75 +16,10 @@ from elasticrun.platforms.protocol import PlatformError
 from elasticrun.platforms.ray.adapter import RayPlatform
 from elasticrun.platforms.ray.places import Places, Spot
 from elasticrun.platforms.ray.words import Actor, Needs, NodeLostError, Place
+from tests.support.ray_fake import FakeActor, FakeCluster, host
 
 NEEDS = Needs(cpus=2.0, memory=1 << 30)
 DEADLINE = 20.0
-
-
-class FakeActor:
-    """An actor for which the test finds a place, and which ends as the test says."""
-
-    def __init__(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> None:
-        self.name, self.needs, self.bundle, self.avoided = name, needs, bundle, list(avoided)
-        loop = asyncio.get_running_loop()
-        self.placed: asyncio.Future[Place] = loop.create_future()
-        self.ended: asyncio.Future[int] = loop.create_future()
-        self.request = b""
-        self.signals: list[int] = []
-        self.is_alive = True
-        self.is_killed = False
-
-    async def place(self) -> Place:
-        return await self.placed
-
-    async def run(self, request: bytes, without: Sequence[str]) -> int:
-        self.request = request
-        return await self.ended
-
-    async def read(self, after: int) -> Sequence[tuple[int, int, bytes]]:
-        return ()
-
-    def signal(self, signum: int) -> None:
-        self.signals.append(signum)
-
-    async def answers(self, seconds: float) -> bool:
-        return self.is_alive
-
-    def kill(self) -> None:
-        self.is_killed = True
-
-    def lose(self, cause: Cause) -> None:
-        self.ended.set_exception(NodeLostError(cause, "as the test says"))
-
-
-class FakeCluster:
-    """A cluster with a host for each actor, unless the test finds places itself."""
-
-    address = "10.0.0.1"
-
-    def __init__(self, places: bool = True) -> None:
-        self.actors: list[FakeActor] = []
-        self.reserved = asyncio.Event()
-        self.wanted: list[int] = []
-        self.places = places
-        if places:
-            self.reserved.set()
-
-    async def reserve(self, count: int, needs: Needs) -> None:
-        self.wanted.append(count)
-        await self.reserved.wait()
-
-    def start(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> FakeActor:
-        assert name not in [each.name for each in self.actors if not each.is_killed]
-        actor = FakeActor(name, needs, bundle, avoided)
-        self.actors.append(actor)
-        if self.places:
-            actor.placed.set_result(host(len(self.actors) - 1))
-        return actor
-
-
-def host(number: int) -> Place:
-    return Place(f"id{number}", f"10.0.1.{number}", f"host{number}", "python3", "")
 
 
 class Job:
@@ -145,7 +80,7 @@ def test_nothing_asks_for_a_place_before_there_is_room_for_all_that_are_needed()
     async def test() -> None:
         job = Job(FakeCluster(places=False), Shape(2, 4, 0))
         await job.until(lambda: job.cluster.wanted)
-        assert job.cluster.wanted == [2] and job.cluster.actors == []
+        assert job.cluster.wanted == [(2, 1 << 30)] and job.cluster.actors == []
         job.cluster.reserved.set()
         await job.until(lambda: len(job.cluster.actors) == 4)
         assert [each.bundle for each in job.cluster.actors] == [0, 1, -1, -1]
@@ -204,14 +139,37 @@ def test_after_a_loss_the_moved_bundle_is_taken_or_another_place_whichever_comes
     run(test)
 
 
-def test_one_that_ran_out_of_memory_gets_twice_as_much() -> None:
+def test_one_that_ran_out_of_memory_gets_twice_as_much_in_a_place_of_its_own() -> None:
     async def test() -> None:
-        job = Job(FakeCluster(), Shape(1, 1, 0))
-        (only,) = await job.begins(1)
-        only.lose(Cause.OUT_OF_MEMORY)
-        await job.until(lambda: len(job.cluster.actors) == 2)
-        # The reservation is for less.
-        assert (job.cluster.actors[1].needs.memory, job.cluster.actors[1].bundle) == (2 << 30, -1)
+        job = Job(FakeCluster(), Shape(2, 2, 0))
+        first, second = await job.begins(2)
+        first.lose(Cause.OUT_OF_MEMORY)
+        await job.until(lambda: len(job.cluster.actors) == 3)
+        third = job.cluster.actors[2]
+        assert (third.needs.memory, third.bundle) == (2 << 30, -1)
+        assert not job.cluster.released  # else Ray would end the second one
+        # Nobody is left in what was reserved.
+        second.ended.set_result(70)
+        await job.until(lambda: len(job.cluster.actors) == 4)
+        fourth = job.cluster.actors[3]
+        assert (fourth.needs.memory, fourth.bundle, job.cluster.released) == (2 << 30, -1, 1)
+        assert len(job.cluster.wanted) == 1
+
+    run(test)
+
+
+def test_a_job_that_begins_anew_with_more_memory_reserves_that() -> None:
+    async def test() -> None:
+        job = Job(FakeCluster(), Shape(2, 2, 0))
+        first, second = await job.begins(2)
+        first.lose(Cause.OUT_OF_MEMORY)
+        second.lose(Cause.OUT_OF_MEMORY)
+        await job.until(lambda: len(job.cluster.actors) == 4)
+        assert [(each.needs.memory, each.bundle) for each in job.cluster.actors[2:]] == [
+            (2 << 30, 0),
+            (2 << 30, 1),
+        ]
+        assert job.cluster.wanted == [(2, 1 << 30), (2, 2 << 30)] and job.cluster.released == 1
 
     run(test)
 
@@ -369,7 +327,7 @@ def test_a_reservation_that_ray_refuses_is_tried_again() -> None:
     async def test() -> None:
         job = Job(Refusing(), Shape(1, 1, 0))
         await job.begins(1)
-        assert job.cluster.wanted == [1, 1]
+        assert len(job.cluster.wanted) == 2
         assert any("a worker crashed" in note.text for note in job.notes)
 
     run(test)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -14,6 +17,8 @@ from elasticrun.core.fleet.replicas import Record
 from elasticrun.errors import MasterUnreachableError
 from elasticrun.platforms.ray.driver import Patience
 from elasticrun.platforms.ray.master import Master
+from elasticrun.platforms.ray.words import Chunk
+from tests.support.launcher import ROOT
 
 DEADLINE = 20.0
 #: Serves at once, and ends as the number of its journal says.
@@ -107,7 +112,7 @@ def test_what_prints_for_ever_is_listened_to_for_a_while_after_the_end() -> None
         patience = Patience(over)
         patience._left = 0.3
 
-        async def read() -> Sequence[tuple[int, int, bytes]]:
+        async def read() -> Sequence[Chunk]:
             came = asyncio.Event()
             loop.call_later(0.1, came.set)
             await came.wait()
@@ -121,3 +126,15 @@ def test_what_prints_for_ever_is_listened_to_for_a_while_after_the_end() -> None
         assert count <= 3
 
     run(test)
+
+
+def test_nodes_are_kept_though_nobody_reads_what_the_driver_says() -> None:
+    read_end, write_end = os.pipe2(os.O_NONBLOCK)
+    with open(read_end, "rb"), open(write_end, "wb") as full:  # noqa: PTH123
+        with contextlib.suppress(BlockingIOError):
+            while os.write(write_end, b"x"):
+                pass
+        os.set_blocking(write_end, True)
+        program = [sys.executable, str(ROOT / "tests/support/ray_unread.py")]
+        done = subprocess.run(program, stderr=full, timeout=DEADLINE, check=False)
+    assert done.returncode == 0

@@ -9,6 +9,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from elasticrun.platforms.ray.node import Node, Output, is_hello
 from elasticrun.platforms.remote import Request, encode
 from tests.support.launcher import clean_environment
@@ -18,6 +20,7 @@ DEADLINE = 30.0
 
 def request(program: str, folder: Path) -> bytes:
     environment = clean_environment()
+    environment.pop("OMP_NUM_THREADS", None)
     return encode(Request([sys.executable, "-c", program], str(folder), environment, math.inf, grace=20.0))
 
 
@@ -30,18 +33,21 @@ def output(node: Node) -> dict[int, bytes]:
     return found
 
 
-def test_a_launcher_runs_once_and_all_that_it_prints_can_be_read(tmp_path: Path) -> None:
+def test_a_launcher_runs_once_and_all_that_it_prints_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray does
     node = Node()
     program = "import os; print('out', 'OMP_NUM_THREADS' in os.environ); os.write(2, b'err'); os._exit(7)"
     asked = request(program.replace("os._exit", "print(end='', flush=True); os._exit"), tmp_path)
     ended: list[int] = []
-    again = threading.Thread(target=lambda: ended.append(node.run(asked, ())))
-    first = node.run(asked, ())
+    again = threading.Thread(target=lambda: ended.append(node.run(asked)))
+    first = node.run(asked)
     again.start()
     again.join(DEADLINE)
     assert (first, ended) == (7, [7])
     found = output(node)
-    assert found[1] == b"out True\n"
+    assert found[1] == b"out False\n"
     hello, said = found[2].split(b"\n")
     assert is_hello(hello) and said == b"err"
 
@@ -50,7 +56,7 @@ def test_a_signal_reaches_the_launcher(tmp_path: Path) -> None:
     node = Node()
     asked = request("import signal; print('up', flush=True); signal.pause()", tmp_path)
     ended: list[int] = []
-    running = threading.Thread(target=lambda: ended.append(node.run(asked, ())))
+    running = threading.Thread(target=lambda: ended.append(node.run(asked)))
     running.start()
     while not any(stream == 1 for _, stream, _ in node.read(0)):
         pass
@@ -62,7 +68,7 @@ def test_a_signal_reaches_the_launcher(tmp_path: Path) -> None:
 def test_a_launcher_that_was_signalled_before_it_started_does_not_start(tmp_path: Path) -> None:
     node = Node()
     node.signal(signal.SIGTERM)
-    assert node.run(request("print('up')", tmp_path), ()) == 128 + signal.SIGTERM
+    assert node.run(request("print('up')", tmp_path)) == 128 + signal.SIGTERM
     assert output(node) == {1: b"", 2: b""}
 
 

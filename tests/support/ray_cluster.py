@@ -20,9 +20,10 @@ class RayHosts:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, ROOT / "tests/support/ray_hosts.py", folder],
+            [sys.executable, ROOT / "tests/support/ray_hosts.py"],
             env=clean_environment(
                 RAY_USAGE_STATS_ENABLED="0",
+                RAY_TMPDIR=str(folder),
                 PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             ),
             stdin=subprocess.PIPE,

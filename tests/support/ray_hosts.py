@@ -27,12 +27,12 @@ _STORE = 80 << 20
 _FIRST = 10
 
 
-def main(folder: str) -> None:
+def main() -> None:
     """Keep the cluster until standard input ends."""
     from ray.cluster_utils import Cluster
 
     addresses = [f"127.0.0.{number}" for number in range(_FIRST, 250)]
-    head = {**_host(addresses.pop(0), 0), "temp_dir": folder, "include_dashboard": True, "dashboard_port": 0}
+    head = {**_host(addresses.pop(0), 0), "include_dashboard": True, "dashboard_port": 0}
     cluster: Any = Cluster(initialize_head=True, head_node_args=head)
     nodes: dict[int, Any] = {}
     _say({"address": cluster.address, "url": f"http://{cluster.head_node.webui_url}"})
@@ -69,4 +69,4 @@ def _say(message: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent.parent))
-    main(sys.argv[1])
+    main()

@@ -45,8 +45,6 @@ log = logging.getLogger(__name__)
 DOUBT = 1.0
 #: Seconds until people are told why a node does not run.
 PATIENCE = 5.0
-#: Variables that Ray sets for each actor, and of which elastic-run has a better default.
-_OF_RAY = ("OMP_NUM_THREADS",)
 
 
 @mutable(slots=True)
@@ -148,6 +146,8 @@ class RayPlatform:
             return
         needs = replace(self._needs, memory=start.memory or self._needs.memory)
         trouble = f"waits for a host of the cluster with {needs} to spare"
+        if kept := self._places.why_kept(needs):
+            trouble = f"{trouble}; {kept}"
         seen = Seen(start.index, Phase.PENDING, start.slot, memory=needs.memory, trouble=trouble)
         replica = self._replicas[start.index] = Replica(seen)
         replica.following = self._begin(self._follow(replica, start, needs))
@@ -259,7 +259,7 @@ class RayPlatform:
         request, ended = await self._request(index, place), asyncio.Event()
         shown = asyncio.create_task(self._show(spot.actor, index, place, ended))
         try:
-            code = await spot.actor.run(request, _OF_RAY)
+            code = await spot.actor.run(request)
             ended.set()
             await shown
         finally:

@@ -26,7 +26,7 @@ from elasticrun.core.protocol.plain import one_line
 from elasticrun.errors import UsageError
 from elasticrun.platforms.protocol import PlatformError
 from elasticrun.platforms.ray.node import Node
-from elasticrun.platforms.ray.words import Needs, NodeLostError, Place
+from elasticrun.platforms.ray.words import Chunk, Needs, NodeLostError, Place
 
 #: Calls that one actor answers at a time: the launcher's end, its output, signals, and whether it is alive;
 #: and those of connections that were lost.
@@ -75,6 +75,12 @@ class RayCluster:
             raise PlatformError(f"Ray reserves nothing: {_words(error)}") from None
         self._group = group
 
+    def release(self) -> None:
+        """Remove the placement group."""
+        with contextlib.suppress(RayError):
+            remove_placement_group(self._group)
+        self._group = None
+
     def start(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> RayActor:
         """Create an actor; Ray looks for its place."""
         options: dict[str, Any] = {
@@ -117,11 +123,11 @@ class RayActor:
         """Wait until it is there."""
         return Place(*await _answer(self._actor.__ray_call__.remote(_where)))
 
-    async def run(self, request: bytes, without: Sequence[str]) -> int:
+    async def run(self, request: bytes) -> int:
         """Run the launcher; if only the connection was lost, wait for the same one again."""
-        return int(await self._patiently(lambda: self._actor.run.remote(request, list(without))))
+        return int(await self._patiently(lambda: self._actor.run.remote(request)))
 
-    async def read(self, after: int) -> Sequence[tuple[int, int, bytes]]:
+    async def read(self, after: int) -> Sequence[Chunk]:
         """Wait for what the launcher prints next."""
         found = await self._patiently(lambda: self._actor.read.remote(after))
         return [(int(number), int(stream), bytes(data)) for number, stream, data in found]

@@ -15,16 +15,13 @@ from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, ExitCode
 from elasticrun.follower import Follower
 from elasticrun.platforms.keeper import Keeper, Queue
-from elasticrun.platforms.output import Lines, Sink
+from elasticrun.platforms.output import Lines, Sink, flush, logging_to
 from elasticrun.platforms.ray.adapter import RayPlatform
 from elasticrun.platforms.ray.master import Master, Settings
 from elasticrun.platforms.ray.node import is_hello
-from elasticrun.platforms.ray.words import Actor, Cluster, Needs, NodeLostError, Place
+from elasticrun.platforms.ray.words import Actor, Chunk, Cluster, Needs, NodeLostError, Place
 
 log = logging.getLogger(__name__)
-
-#: Of output: a number, 1 or 2 for the stream, and bytes.
-Chunks = Sequence[tuple[int, int, bytes]]
 
 #: Seconds for the output of a launcher that has ended to come: what it left behind may hold its streams.
 _LAST_WORDS = 5.0
@@ -44,10 +41,16 @@ class RayJob:
 
 
 async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callable[[Note], None]) -> int:
-    """Run the job; returns the exit status. Raises ElasticRunError if it cannot begin."""
-    signals = list[int]()
+    """Run the job; returns the exit status. Raises ElasticRunError if it cannot begin.
+
+    Nothing waits for who reads the output but the nodes that print it: who keeps them has to go on.
+    """
+    signals, hurry = list[int](), asyncio.Event()
+    out, err = Sink(1), Sink(2)
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(inbox.detach)  # at the very end: a second signal counts until then
+        stack.enter_context(logging_to(err))
+        stack.push_async_callback(flush, hurry, out, err)
         master = Master(job.master, job.settings, cluster.address)
         stack.push_async_callback(master.close)
         await master.endpoint()
@@ -55,7 +58,7 @@ async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callabl
         async def request(index: int, place: Place) -> bytes:
             return job.request(await master.endpoint(), index, place)
 
-        show = Printer(Sink(1), Sink(2)).show
+        show = Printer(out, err).show
         platform = RayPlatform(job.job_id, cluster, job.wish, job.needs, request, show, tell)
         stack.push_async_callback(platform.close)
         queue = Queue(Keeper(platform).reconcile)
@@ -63,6 +66,8 @@ async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callabl
 
         def on_signal(signum: int) -> None:
             signals.append(signum)
+            if len(signals) > 1 or platform.over.done():
+                hurry.set()
             if len(signals) == 1:
                 platform.end()
             else:
@@ -115,7 +120,7 @@ class Patience:
         self._ended = ended
         self._left = _LAST_WORDS
 
-    async def wait(self, read: Awaitable[Chunks]) -> Chunks:
+    async def wait(self, read: Awaitable[Sequence[Chunk]]) -> Sequence[Chunk]:
         """What is read; () at the end of the output, or of the patience."""
         reading, ending = asyncio.ensure_future(read), asyncio.ensure_future(self._ended.wait())
         loop = asyncio.get_running_loop()

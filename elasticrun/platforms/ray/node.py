@@ -18,16 +18,16 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import IO
 
+from elasticrun.platforms.ray.words import Chunk
 from elasticrun.platforms.remote import HELLO, signal_line
 from elasticrun.platforms.ssh import PROGRAM
 
-#: A number, 1 for stdout or 2 for stderr, and bytes.
-Chunk = tuple[int, int, bytes]
 #: Bytes that are kept for the driver, and that are read at once.
 _MOST, _CHUNK = 1 << 20, 1 << 16
+#: Variables that Ray sets for each actor, and of which elastic-run has a better default.
+_OF_RAY = ("OMP_NUM_THREADS",)
 
 
 class Output:
@@ -93,13 +93,13 @@ class Node:
     def ping(self) -> None:
         """Answer."""
 
-    def run(self, request: bytes, without: Sequence[str]) -> int:
+    def run(self, request: bytes) -> int:
         """Run the launcher, once: a second call waits for the end of the same one. Returns its exit code."""
         with self._lock:
             if self._child is None and self._signum:
                 return 128 + self._signum
             if self._child is None:
-                self._child = self._start(request, without)
+                self._child = self._start(request)
             child = self._child
         code = child.wait()
         with self._lock:
@@ -108,10 +108,9 @@ class Node:
                 child.stdin.close()
         return code
 
-    def _start(self, request: bytes, without: Sequence[str]) -> subprocess.Popen[bytes]:
-        unset = [word for name in without for word in ("-u", name)]
-        words = ["env", *unset, sys.executable, "-m", PROGRAM]
-        pipe = subprocess.PIPE
+    def _start(self, request: bytes) -> subprocess.Popen[bytes]:
+        unset = [word for name in _OF_RAY for word in ("-u", name)]
+        words, pipe = ["env", *unset, sys.executable, "-m", PROGRAM], subprocess.PIPE
         child = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe)
         for number, stream in ((1, child.stdout), (2, child.stderr)):
             threading.Thread(target=self._output.copy, args=(stream, number), daemon=True).start()

@@ -4,6 +4,11 @@ Theory. Ray moves the bundle of a lost host to another one, once it knows that t
 actor for that bundle waits, though another host may have room; after that the bundle may have taken the very
 room that an actor beside it waits for. So a replacement bids for both, and takes what comes first.
 
+A node that needs more memory than is reserved gets a place of its own. Ray gives back a reservation only as
+a whole, and ends what runs in it. So the bundle of such a node is kept until no node has one: then all are
+given back. If nobody else has a place then, or looks for one, the job begins anew, with a reservation of the
+larger size.
+
 Hosts that were lost are left out by name for a while, by which Ray has decided whether they are gone. One
 that only did not answer in time may be used again then.
 """
@@ -37,7 +42,9 @@ class Places:
     def __init__(self, cluster: Cluster, needs: Needs) -> None:
         """``needs``: what is reserved for each of the first nodes."""
         self._cluster = cluster
-        self._needs = needs
+        self._needs = needs  # of one bundle
+        self._nodes = 0  # how many have a place, or look for one
+        self._taken = set[int]()  # bundles that a node has, or bids for
         self._free = set[int]()  # bundles that no node has
         self._moving = set[int]()  # the same, of hosts that were lost
         self._reserved: asyncio.Task[None] | None = None
@@ -49,19 +56,46 @@ class Places:
 
         Raises NodeLostError, and PlatformError if Ray refuses.
         """
+        if not self.why_kept(needs):
+            self._outgrow(needs)
         await self._reservation(start.shape.min_replicas)
+        self._nodes += 1
+        try:
+            won, place = await self._look(name, needs, start.avoided)
+        except BaseException:
+            self._nodes -= 1
+            raise
+        self._ids[place.name] = place.id
+        spot.actor, spot.bundle, spot.place = won.actor, won.bundle, place
+        return place
+
+    async def _look(self, name: str, needs: Needs, avoided: Sequence[str]) -> tuple[Spot, Place]:
         while True:
-            bids = self._bid(name, needs, start.avoided)
-            won = await self._first(bids)
+            won = await self._first(self._bid(name, needs, avoided))
             if won is None:
                 continue  # what was left out when these bids were made need not be any more
             assert won.actor is not None and won.place is not None
-            if won.place.id not in self._avoided(start.avoided):
-                break
-            won.actor.kill()  # its bundle, if it has one, is on a bad host, and is used no more
-        self._ids[won.place.name] = won.place.id
-        spot.actor, spot.bundle, spot.place = won.actor, won.bundle, won.place
-        return won.place
+            if won.place.id not in self._avoided(avoided):
+                return won, won.place
+            won.actor.kill()
+            self._taken.discard(won.bundle)  # it is on a bad host, and is used no more
+
+    def why_kept(self, needs: Needs) -> str:
+        """Why what is reserved is kept though it is too small for a node; "" if it fits, or is not kept."""
+        if needs == self._needs or not self._taken:
+            return ""
+        return "less is reserved, which Ray gives back only when no node of the job uses it"
+
+    def _outgrow(self, needs: Needs) -> None:
+        """Give back a reservation that is too small, and that nobody uses."""
+        if needs == self._needs or not (self._reserved is not None and self._reserved.done()):
+            return
+        if self._free or self._moving:
+            self._cluster.release()
+            self._free.clear()
+            self._moving.clear()
+        if not self._nodes:
+            self._needs, self._reserved = needs, None
 
     async def _reservation(self, count: int) -> None:
         while True:
@@ -93,12 +127,17 @@ class Places:
             for bundle in wanted:
                 bidder = f"{name}-reserved" if bids else name  # names are the cluster's own, once each
                 bids.append(Spot(self._cluster.start(bidder, needs, bundle, left_out), bundle))
-                self._free.discard(bundle)
-                self._moving.discard(bundle)
+                self._take(bundle)
         except Exception:
             self._withdraw(bids)
             raise
         return bids
+
+    def _take(self, bundle: int) -> None:
+        if bundle >= 0:
+            self._free.discard(bundle)
+            self._moving.discard(bundle)
+            self._taken.add(bundle)
 
     async def _first(self, bids: list[Spot]) -> Spot | None:
         """The bid that found its place first; None if none has while a lost host is left out.
@@ -127,8 +166,12 @@ class Places:
         for bid in bids:
             if bid.actor is not None:
                 bid.actor.kill()
-            if bid.bundle >= 0:
-                self._moving.add(bid.bundle)
+            self._leave(bid.bundle, self._moving)
+
+    def _leave(self, bundle: int, others: set[int]) -> None:
+        if bundle >= 0:
+            self._taken.discard(bundle)
+            others.add(bundle)
 
     def _avoided(self, names: Sequence[str]) -> list[str]:
         now = asyncio.get_running_loop().time()
@@ -138,9 +181,8 @@ class Places:
 
     def lose(self, spot: Spot) -> None:
         """Its host is lost: nothing is placed there for a while, and its bundle is Ray's to move."""
-        if spot.bundle >= 0:
-            self._moving.add(spot.bundle)
-            spot.bundle = -1
+        self._leave(spot.bundle, self._moving)
+        spot.bundle = -1
         if spot.place is not None:
             self._lost[spot.place.id] = asyncio.get_running_loop().time() + LEFT_OUT
 
@@ -148,8 +190,8 @@ class Places:
         """Give back what a node has."""
         if spot.actor is not None:
             spot.actor.kill()
-        if spot.bundle >= 0:
-            self._free.add(spot.bundle)
+            self._nodes -= 1
+        self._leave(spot.bundle, self._free)
         spot.actor, spot.bundle = None, -1
 
     def close(self) -> None:

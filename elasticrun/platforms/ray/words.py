@@ -8,6 +8,9 @@ from typing import Protocol
 from elasticrun.core.fleet.replicas import Cause
 from elasticrun.dataclass import dataclass
 
+#: Of what a launcher prints: a number, from 1; 1 for stdout or 2 for stderr; and bytes.
+Chunk = tuple[int, int, bytes]
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
@@ -51,16 +54,16 @@ class Actor(Protocol):
     async def place(self) -> Place:
         """Wait until it is there. Raises NodeLostError."""
 
-    async def run(self, request: bytes, without: Sequence[str]) -> int:
+    async def run(self, request: bytes) -> int:
         """Run a launcher there; returns its exit code. Raises NodeLostError.
 
-        ``request``: a line of ``platforms/remote.py``. ``without``: variables that it does not get.
+        ``request``: a line of ``platforms/remote.py``.
         """
 
-    async def read(self, after: int) -> Sequence[tuple[int, int, bytes]]:
+    async def read(self, after: int) -> Sequence[Chunk]:
         """Wait for what the launcher prints after the chunk of this number; () at its end.
 
-        Each chunk has a number, 1 for stdout or 2 for stderr, and bytes. Raises NodeLostError.
+        Raises NodeLostError.
         """
 
     def signal(self, signum: int) -> None:
@@ -82,6 +85,9 @@ class Cluster(Protocol):
 
     async def reserve(self, count: int, needs: Needs) -> None:
         """Wait until there is room for so many nodes at once, and keep it. Raises PlatformError."""
+
+    def release(self) -> None:
+        """Give back what is reserved. Whatever is in it ends."""
 
     def start(self, name: str, needs: Needs, bundle: int, avoided: Sequence[str]) -> Actor:
         """Ask for a place: the reserved one of this number, or (-1) any that is on none of these hosts.
