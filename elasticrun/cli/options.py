@@ -295,7 +295,7 @@ FRAMEWORK = Option(
 ROLE_COUNTS = Option(
     "role-counts", Group.TENSORFLOW, values.role_counts, "ROLE=N,...",
     "On one node, instead of --nproc-per-node: how many tasks have each of the roles chief, worker, ps "
-    "(parameter server) and evaluator, such as chief=1,worker=4,ps=2.",
+    "(parameter server) and evaluator, such as chief=1,worker=4,ps=2. With --platform ray each is a node.",
     allowed="ROLE=N,... with N of 1 or more for each role out of chief, worker, ps and evaluator that there "
     "is, such as chief=1,worker=4,ps=2", origin=Origin.OURS,
 )

@@ -1,4 +1,4 @@
-"""What ``--platform-conf`` says of the nodes of a job on Ray."""
+"""What the command line says of the nodes of a job on Ray, above all by ``--platform-conf``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TypeVar
 from elasticrun.cli import options, values
 from elasticrun.cli.arguments import Given
 from elasticrun.cli.platform_options import PLATFORM_CONF
+from elasticrun.cli.roles import roles_of_nodes
+from elasticrun.config import TaskRole
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.platforms.kubernetes.quantity import memory_of
@@ -21,10 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RayConf:
-    """What each node takes, and how often nodes that fail are replaced."""
+    """What each node takes and is, and how often nodes that fail are replaced."""
 
     needs: Needs
     restarts: int
+    roles: tuple[TaskRole, ...]  # of the nodes, by their slots; (): this is no job of single tasks
 
 
 def read_ray_conf(given: Given) -> RayConf:
@@ -49,7 +52,7 @@ def read_ray_conf(given: Given) -> RayConf:
         given.refuse(PLATFORM_CONF, "each node takes nothing; give it something, such as cpus=1")
     if workers == "gpu" and not needs.gpus:
         raise UsageError("--nproc-per-node gpu needs GPUs: give --platform-conf gpus=N, for each node")
-    return RayConf(needs, restarts)
+    return RayConf(needs, restarts, roles_of_nodes(given))
 
 
 def _amount(text: str) -> float:

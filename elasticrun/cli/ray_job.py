@@ -1,7 +1,9 @@
 """``elastic-run --platform ray``: the launcher as the driver of a job whose nodes run on a Ray cluster.
 
 Theory. The driver knows how many nodes there are, where the master is and which node is which. All other
-options go to the nodes as they were given, and those of the job to the master as well.
+options go to the nodes as they were given, and those of the job to the master as well. With ``--role-counts``
+each task of TensorFlow is a node of its own; the slot of a replica says which role it has, so the successor
+of a lost one has the same.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from elasticrun.cli.option import Option
 from elasticrun.cli.platform_options import PLATFORM, PLATFORM_CONF
 from elasticrun.cli.ray_conf import RayConf, read_ray_conf
 from elasticrun.cli.secrets import Notes
-from elasticrun.config import Endpoint, SecurityConfig
+from elasticrun.config import Endpoint, SecurityConfig, TaskRole
 from elasticrun.core.protocol.plain import one_line, plain
 
 if TYPE_CHECKING:
     from elasticrun.config import JobConfig
-    from elasticrun.core.fleet.replicas import Note, Wish
+    from elasticrun.core.fleet.replicas import Note, Start, Wish
     from elasticrun.platforms.ray.driver import RayJob
     from elasticrun.platforms.ray.words import Place
 
@@ -43,13 +45,12 @@ _OURS: tuple[tuple[Option[Any], str], ...] = (
     (options.NODE_RANK, "each node gets a rank of its own"),
     (options.STANDALONE, "give --nnodes 1"),
     (options.NO_TOKEN, "each job on Ray has a token"),
-    (options.ROLE_COUNTS, "jobs of TensorFlow are not run on Ray"),
-    (options.TF_ROLE, "jobs of TensorFlow are not run on Ray"),
+    (options.TF_ROLE, "give --role-counts, or --framework tensorflow for workers alone"),
 )
 #: Those that it says in its own words, or for itself.
 _SAID = (
     *(options.NNODES, options.RDZV_ID, options.RDZV_CONF, options.TOKEN_FILE),
-    *(PLATFORM, PLATFORM_CONF),
+    *(PLATFORM, PLATFORM_CONF, options.ROLE_COUNTS),
 )
 #: Variables of the driver that hold for nodes as well.
 _PASSED = ("LOGLEVEL",)
@@ -122,6 +123,8 @@ def job_of(given: Given, conf: RayConf, environ: Mapping[str, str], state_dir: s
 
     notes: Notes = []
     job = replace(job_config(given, read_conf(given, notes), False, notes), policy=policy_of(given))
+    if count := len(conf.roles):
+        job = replace(job, min_nodes=count, max_nodes=count)
     if not given.has(options.RDZV_ID):
         job = replace(job, job_id=f"ray-{os.urandom(4).hex()}")
     security = _security(given, environ, notes)
@@ -132,8 +135,9 @@ def job_of(given: Given, conf: RayConf, environ: Mapping[str, str], state_dir: s
         "ELASTICRUN_TOKEN": security.token
     }
 
-    def request(endpoint: Endpoint, index: int, place: Place) -> bytes:
-        argv = _argv(given, job, endpoint, index, place)
+    def request(endpoint: Endpoint, start: Start, place: Place) -> bytes:
+        node = NodeWords(job.job_id, (job.min_nodes, job.max_nodes), endpoint, start.index, is_host=False)
+        argv = _argv(given, node, place, conf.roles[start.slot] if conf.roles else None)
         directory = place.directory or os.getcwd()  # noqa: PTH109
         return encode(Request(argv, directory, variables, math.inf, wish.grace))
 
@@ -167,7 +171,7 @@ def _wish(given: Given, job: JobConfig, conf: RayConf) -> Wish:
     from elasticrun.core.fleet.replicas import Shape, Wish
 
     return Wish(
-        Shape(job.min_nodes, job.max_nodes, slots=0),
+        Shape(job.min_nodes, job.max_nodes, slots=len(conf.roles)),
         job.max_nodes,
         max_failures=conf.restarts,
         memory=conf.needs.memory,
@@ -175,13 +179,14 @@ def _wish(given: Given, job: JobConfig, conf: RayConf) -> Wish:
     )
 
 
-def _argv(given: Given, job: JobConfig, endpoint: Endpoint, index: int, place: Place) -> list[str]:
+def _argv(given: Given, node: NodeWords, place: Place, role: TaskRole | None) -> list[str]:
     """The command line of one node; its Python is that of the actor."""
     theirs = [
         row.flag if row.is_flag else f"{row.flag}={given.texts[row.name].text}"
         for row in options.OPTIONS
         if row not in _SAID and (given.on(row) if row.is_flag else given.has(row))
     ]
-    node = NodeWords(job.job_id, (job.min_nodes, job.max_nodes), endpoint, index, is_host=False)
     more: dict[Option[Any], str] = {options.LOCAL_ADDR: place.address, PLATFORM: "host"}
+    if role is not None:
+        more |= {options.TF_ROLE: role.value, options.NPROC_PER_NODE: "1"}
     return node.argv(place.python, given, theirs, more)

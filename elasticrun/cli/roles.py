@@ -64,6 +64,20 @@ def _asked_for(given: Given, max_nodes: int) -> Roles | None:
     return Roles(str(given.texts[options.FRAMEWORK.name])) if framework == "tensorflow" else None
 
 
+def roles_of_nodes(given: Given) -> tuple[TaskRole, ...]:
+    """The role of each node where a platform starts one for each task; () without ``--role-counts``.
+
+    Raises UsageError if they can make no job.
+    """
+    if given.find(options.ROLE_COUNTS) is None:
+        return ()
+    for option in (options.NNODES, options.NPROC_PER_NODE):
+        if given.has(option):
+            given.refuse(option, f"with {options.ROLE_COUNTS.flag} each task is a node; leave it out")
+    roles = _asked_for(given, 1)
+    return () if roles is None or given.on(options.HEALTH_CHECK_ONLY) else roles.listed
+
+
 def _listed(given: Given, counts: dict[TaskRole, int], max_nodes: int) -> Roles:
     option = options.ROLE_COUNTS
     if given.has(options.TF_ROLE):

@@ -11,6 +11,7 @@ from elasticrun.cli import ray_job
 from elasticrun.cli.arguments import read_arguments
 from elasticrun.cli.parse import RunElsewhere, parse_command_line
 from elasticrun.config import Endpoint
+from elasticrun.core.fleet.replicas import Start
 from elasticrun.errors import UsageError
 from elasticrun.platforms.ray.driver import RayJob
 from elasticrun.platforms.ray.words import Place
@@ -24,8 +25,8 @@ def job(*words: str, **environ: str) -> RayJob:
     return ray_job.job_of(given, ray_job.check(given), environ, "/state")
 
 
-def asked(made: RayJob) -> dict[str, object]:
-    found = json.loads(made.request(ENDPOINT, 3, PLACE))
+def asked(made: RayJob, slot: int = -1) -> dict[str, object]:
+    found = json.loads(made.request(ENDPOINT, Start(3, slot, 0, (), made.wish.shape), PLACE))
     assert isinstance(found, dict)
     return found
 
@@ -73,6 +74,28 @@ def test_how_often_nodes_are_replaced_is_the_user_s() -> None:
     assert (str(wish.shape), wish.wanted, wish.max_failures, wish.grace) == ("1:3", 3, 2, 37.0)
 
 
+def test_each_task_of_tensorflow_is_a_node_and_its_role_goes_with_the_slot() -> None:
+    made = job("--role-counts", "ps=1,worker=2,chief=1", "--tf-servers=script", "train.py")
+    assert (str(made.wish.shape), made.wish.shape.slots, made.wish.wanted) == ("4:4", 4, 4)
+    roles = []
+    for slot in range(4):
+        words = asked(made, slot)["argv"]
+        assert isinstance(words, list)
+        given = read_arguments(words[3:], {})
+        assert {"role-counts", "platform-conf"}.isdisjoint(given.texts)
+        texts = {name: given.texts[name].text for name in ("nnodes", "nproc-per-node", "tf-servers")}
+        assert texts == {"nnodes": "4:4", "nproc-per-node": "1", "tf-servers": "script"}
+        roles.append(given.texts["tf-role"].text)
+    assert roles == ["chief", "worker", "worker", "ps"]
+
+
+def test_mirrored_workers_are_nodes_like_any_others() -> None:
+    made = job("--framework", "tensorflow", "--nnodes", "2", "--nproc-per-node", "3", "train.py")
+    words = asked(made)["argv"]
+    assert isinstance(words, list) and made.wish.shape.slots == 0
+    assert {"--framework=tensorflow", "--nproc-per-node=3"} <= {*words}
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -89,6 +112,11 @@ def test_how_often_nodes_are_replaced_is_the_user_s() -> None:
         (["--nproc-per-node=gpu", "train.py"], "give --platform-conf gpus=N"),
         ([], "no training script given"),
         (["--rdzv-conf=is_host=true", "train.py"], "is_host of --rdzv-conf cannot be given"),
+        (["--tf-role=ps", "train.py"], "give --role-counts, or --framework tensorflow"),
+        (["--role-counts=ps=1", "train.py"], "lacks the chief and the worker"),
+        (["--role-counts=worker=2", "--nnodes=2", "train.py"], "each task is a node"),
+        (["--role-counts=worker=2", "--nproc-per-node=2", "train.py"], "each task is a node"),
+        (["--role-counts=worker=2", "--framework=torch", "train.py"], "it is for TensorFlow jobs"),
     ],
 )
 def test_what_makes_no_job_is_refused_with_a_sentence(words: list[str], reason: str) -> None:

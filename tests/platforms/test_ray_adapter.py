@@ -344,8 +344,8 @@ def test_a_job_that_has_failed_says_with_what() -> None:
     run(test)
 
 
-async def _request(index: int, place: Place) -> bytes:
-    return f"{index}@{place.name}".encode()
+async def _request(start: Start, place: Place) -> bytes:
+    return f"{start.index}@{place.name}".encode()
 
 
 async def _show(actor: Actor, index: int, place: Place, ended: asyncio.Event) -> None:

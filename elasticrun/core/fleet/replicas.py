@@ -55,7 +55,7 @@ class Shape:
 
     min_replicas: int
     max_replicas: int
-    slots: int = 1  # how many of the replicas have a name of their own, at which a master may listen
+    slots: int = 1  # how many of the replicas have a name or a role that a successor has again
 
     def __str__(self) -> str:
         return f"{self.min_replicas}:{self.max_replicas}"

@@ -89,14 +89,14 @@ class RayPlatform:
         cluster: Cluster,
         wish: Wish,
         needs: Needs,
-        request: Callable[[int, Place], Awaitable[bytes]],
+        request: Callable[[Start, Place], Awaitable[bytes]],
         show: Callable[[Actor, int, Place, asyncio.Event], Coroutine[Any, Any, None]],
         tell: Callable[[Note], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Keep nothing yet: ``notify`` begins.
 
-        ``request``: what a replica of this index runs at this place. ``show``: shows what its launcher prints
+        ``request``: what a replica runs at this place. ``show``: shows what its launcher prints
         there, until that ends, or soon after the event that says that it has ended. ``tell``: tells people
         something.
         """
@@ -230,7 +230,7 @@ class RayPlatform:
             place = await self._places.settle(replica.spot, f"{self._job}-{start.index}", needs, start)
             await self._gathered(replica, start.shape.min_replicas)
             self._see(replica, phase=Phase.RUNNING, host=place.name, trouble="")
-            code = await self._run(replica.spot, start.index, place)
+            code = await self._run(replica.spot, start, place)
         except NodeLostError as error:
             self._see(replica, phase=Phase.ENDED, cause=error.cause, words=error.words, trouble="")
         except (PlatformError, MasterUnreachableError) as error:
@@ -253,11 +253,11 @@ class RayPlatform:
                 return
             await self._news.wait()
 
-    async def _run(self, spot: Spot, index: int, place: Place) -> int:
+    async def _run(self, spot: Spot, start: Start, place: Place) -> int:
         """Run the launcher, and show what it prints; returns once all that it has printed is shown."""
         assert spot.actor is not None
-        request, ended = await self._request(index, place), asyncio.Event()
-        shown = asyncio.create_task(self._show(spot.actor, index, place, ended))
+        request, ended = await self._request(start, place), asyncio.Event()
+        shown = asyncio.create_task(self._show(spot.actor, start.index, place, ended))
         try:
             code = await spot.actor.run(request)
             ended.set()

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from elasticrun.agent.signals import SignalInbox
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.control import JobControl
-from elasticrun.core.fleet.replicas import Note, Record, Verdict, Wish
+from elasticrun.core.fleet.replicas import Note, Record, Start, Verdict, Wish
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import ElasticRunError, ExitCode
 from elasticrun.follower import Follower
@@ -37,7 +37,7 @@ class RayJob:
     security: SecurityConfig
     master: tuple[str, ...]  # its command line
     settings: Settings
-    request: Callable[[Endpoint, int, Place], bytes]  # what a replica runs
+    request: Callable[[Endpoint, Start, Place], bytes]  # what a replica runs
 
 
 async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callable[[Note], None]) -> int:
@@ -55,8 +55,8 @@ async def drive(job: RayJob, cluster: Cluster, inbox: SignalInbox, tell: Callabl
         stack.push_async_callback(master.close)
         await master.endpoint()
 
-        async def request(index: int, place: Place) -> bytes:
-            return job.request(await master.endpoint(), index, place)
+        async def request(start: Start, place: Place) -> bytes:
+            return job.request(await master.endpoint(), start, place)
 
         show = Printer(out, err).show
         platform = RayPlatform(job.job_id, cluster, job.wish, job.needs, request, show, tell)
