@@ -16,7 +16,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TypeVar
 
 from elasticrun.core.protocol.bounds import MAX_MESSAGE_BYTES
 from elasticrun.core.protocol.orders import MAX_LINES, Watched
@@ -28,7 +27,6 @@ KEPT_BYTES = 4 << 20
 #: Seconds from news until those hear of it who wait for some.
 SETTLE = 0.2
 ANSWER_BYTES = MAX_MESSAGE_BYTES - 64 * MAX_LINES
-T = TypeVar("T")
 
 
 class Feed:
@@ -102,6 +100,12 @@ class Feed:
             timer.cancel()
         return True
 
+    async def until(self, is_so: Callable[[], bool], wait: float) -> None:
+        """Return once it is so, looked at again at all news, or after so many seconds."""
+        deadline = asyncio.get_running_loop().time() + wait
+        while not is_so() and await self.news(deadline):
+            pass
+
     def _number(self, after: str) -> int | None:
         """How many lines were read; None: it is no place of this master."""
         name, _, number = after.partition(":")
@@ -120,14 +124,6 @@ class Feed:
             found.append(line)
         upto = start + len(found)
         return Watched(f"{self.name}:{upto}", tuple(found), start > begin or is_elsewhere, upto < self._end)
-
-
-async def until(feed: Feed, look: Callable[[], T], is_enough: Callable[[T], bool], wait: float) -> T:
-    """What ``look`` gives, again at all news until it is enough, or for so many seconds."""
-    deadline = asyncio.get_running_loop().time() + wait
-    while not is_enough(found := look()) and await feed.news(deadline):
-        pass
-    return found
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

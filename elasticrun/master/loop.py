@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from elasticrun.clock import Clock
-from elasticrun.core.job.describe import describe, describe_briefly
+from elasticrun.core.job.describe import describe, describe_briefly, mark_now
 from elasticrun.core.job.events import (
     Answered,
     Attached,
@@ -54,7 +54,7 @@ from elasticrun.core.protocol.messages import (
     Report,
 )
 from elasticrun.master.copies import Copies
-from elasticrun.master.feed import Feed, until
+from elasticrun.master.feed import Feed
 from elasticrun.master.figures import Figures
 from elasticrun.master.journal import Entry, Journal
 from elasticrun.master.progress_log import ProgressLog
@@ -222,12 +222,8 @@ class MasterLoop:
         )
 
         if isinstance(request, AwaitStatus):
-            return await until(
-                self._feed,
-                lambda: self.order(request),
-                lambda it: it.status is None or it.status.mark != request.after,
-                request.wait,
-            )
+            await self._feed.until(lambda: mark_now(self._machine.state) != request.after, request.wait)
+            return self.order(request)
         if isinstance(request, WatchEvents):
             return ControlReply(True, "", watched=await self._feed.watch(request.after, request.wait))
         if isinstance(request, ReadLog | ShowStacks | ListRanks):

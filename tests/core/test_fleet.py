@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from elasticrun.core.fleet.decide import FIRST_PAUSE, LONGEST_PAUSE, MOST_KEPT, OVER, OVERDUE, decide
+from elasticrun.core.fleet.decide import MOST_KEPT, OVER, OVERDUE, decide
 from elasticrun.core.fleet.fates import Fate, in_words, judge
+from elasticrun.core.fleet.pauses import FIRST_PAUSE, LONGEST_PAUSE
 from elasticrun.core.fleet.replicas import (
     Cause,
     CleanPolicy,

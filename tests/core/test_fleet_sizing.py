@@ -9,8 +9,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticrun.core.fleet.decide import decide
-from elasticrun.core.fleet.replicas import Amounts, Phase, Record, Seen, Shape, Start, Usage, Wish
-from elasticrun.core.fleet.sizing import BESIDE, DEFAULT_CAPS, HOT, UNIT, coarse, coarse_usage, size
+from elasticrun.core.fleet.replicas import (
+    Amounts,
+    Live,
+    Phase,
+    Record,
+    Remove,
+    Seen,
+    Shape,
+    Start,
+    Usage,
+    Wish,
+)
+from elasticrun.core.fleet.sizing import (
+    BESIDE,
+    DEFAULT_CAPS,
+    HOT,
+    MOST_WORDS,
+    UNIT,
+    coarse,
+    coarse_usage,
+    size,
+)
 from elasticrun.core.protocol.round_progress import NodeFigures, UsagePeak
 from elasticrun.core.tensorflow import ps_sizing
 
@@ -120,3 +140,48 @@ def test_the_peak_of_nodes_and_the_least_that_one_had() -> None:
     assert peak == UsagePeak(1.5, 3 * GI, 8, 16 * GI)
     peak = peak.with_(replace(first, cpu=0.5, cpus=4, memory=4 * GI, memory_limit=0))
     assert peak == UsagePeak(1.5, 4 * GI, 4, 16 * GI)
+
+
+SIZED = Record(
+    next_index=2,
+    shape=WISH.shape,
+    live=(Live(0, 0, seen=True), Live(1, -1, seen=True)),
+    requests=Amounts(GI, 500),
+    peak=USED.peak,
+)
+RUNS = Seen(0, Phase.RUNNING, 0)
+WAITS = Seen(1, Phase.PENDING, trouble="Unschedulable: Insufficient cpu", is_homeless=True)
+
+
+def test_requests_are_withdrawn_once_a_start_is_refused() -> None:
+    lost = replace(SIZED, live=(*SIZED.live[:1], Live(1)))  # it was to be started, and is not there
+    decision = decide(WISH, [RUNS], lost, 0.0, refused="exceeded quota: " + "x" * 500, usage=USED)
+    assert decision.actions == (Start(1, -1, 0, (), WISH.shape, Amounts()),)
+    assert decision.record.unsized.startswith("exceeded quota") and len(decision.record.unsized) == MOST_WORDS
+    assert [note.reason for note in decision.notes] == ["NotSized"]
+    again = decide(WISH, [RUNS], decision.record, 1.0, refused="exceeded quota", usage=USED)
+    assert (again.record, again.notes) == (decision.record, ())
+
+
+def test_a_replica_that_finds_no_host_is_started_again_without_requests() -> None:
+    decision = decide(WISH, [RUNS, WAITS], SIZED, 0.0, usage=USED)
+    assert decision.record.unsized == "replica 1: Unschedulable: Insufficient cpu"
+    assert decision.actions == (Remove(1, "it finds no host with what it requests"),)
+    assert decision.record.failures == decision.record.losses == 0
+    gone = decide(WISH, [RUNS], decision.record, 1.0, usage=USED)
+    assert gone.actions == (Start(2, -1, 0, (), WISH.shape, Amounts()),)
+    later = decide(WISH, [RUNS, replace(WAITS, index=2)], gone.record, 2.0, usage=USED)
+    assert later.actions == (), "the hosts are full with or without requests"
+
+
+def test_where_nothing_was_requested_by_what_was_measured_nothing_is_withdrawn() -> None:
+    record = replace(SIZED, requests=Amounts(), peak=Amounts())
+    decision = decide(WISH, [RUNS, WAITS], record, 0.0, refused="no")
+    assert (decision.record.unsized, decision.actions) == ("", ())
+
+
+def test_a_job_that_is_resumed_may_request_by_what_was_measured_again() -> None:
+    record = replace(SIZED, requests=Amounts(), unsized="no")
+    decision = decide(replace(WISH, suspended=True), [RUNS], record, 0.0, usage=USED)
+    assert decision.record.unsized == ""
+    assert size(WISH, decision.record, USED).requests == Amounts(1536 * MI, 1100)

@@ -14,7 +14,7 @@ from elasticrun.core.protocol.chronicle import MAX_NAMES, EntriesLost, RoundStar
 from elasticrun.core.protocol.orders import MAX_LINE, MAX_LINES, ControlReply, Watched
 from elasticrun.master import feed as feed_module
 from elasticrun.master.event_log import EventLog
-from elasticrun.master.feed import Feed, until
+from elasticrun.master.feed import Feed
 from elasticrun.rpc.codec.control import decode_reply, encode_reply
 from elasticrun.rpc.event_lines import from_line
 from tests.support.processes import DEADLINE
@@ -194,14 +194,17 @@ def test_who_waits_for_something_else_looks_again_at_all_news() -> None:
     async def main() -> None:
         feed, looks, loop = feed_of(), [0], asyncio.get_running_loop()
 
-        def look() -> int:
+        def is_so(least: int) -> bool:
             looks[0] += 1
             loop.call_soon(feed._wake_now)
-            return looks[0]
+            return looks[0] >= least
 
-        assert await until(feed, look, lambda found: found >= 3, DEADLINE) == 3
-        assert await until(feed, look, lambda _: False, 0.0) == 4
+        await feed.until(lambda: is_so(3), DEADLINE)
+        assert looks == [3]
+        await feed.until(lambda: is_so(9), 0.0)
+        assert looks == [4]
         feed.close()
-        assert await until(feed, look, lambda _: False, DEADLINE) == 5
+        await feed.until(lambda: is_so(9), DEADLINE)
+        assert looks == [5]
 
     run(main())

@@ -209,6 +209,7 @@ def test_a_pod_that_is_being_deleted() -> None:
 )
 def test_troubles(found: dict[str, Any], trouble: str) -> None:
     assert (seen(found).phase, seen(found).trouble) == (Phase.PENDING, trouble)
+    assert seen(found).is_homeless == trouble.startswith("Unschedulable")
 
 
 def test_memory_that_makes_no_sense_is_not_known() -> None:
@@ -545,6 +546,12 @@ def test_what_the_template_says_is_not_measured(
     assert wish_of(unsized(resources, **role)).caps == caps
 
 
+def test_what_the_template_says_of_the_whole_pod_is_not_measured_either() -> None:
+    found = unsized(maxMemory="8Gi")
+    found["spec"]["roles"][0]["template"]["spec"]["resources"] = {"limits": {"cpu": 2}}
+    assert wish_of(found).caps == Amounts(8 << 30, 0)
+
+
 def test_a_cap_that_is_no_amount_is_told() -> None:
     with pytest.raises(SpecError, match="'much' is no amount of CPU"):
         wish_of(unsized(maxCpu="much"))
@@ -592,11 +599,16 @@ def test_the_status_says_what_was_chosen_and_from_what() -> None:
         "cpu": "1100m",
         "peakMemory": "1024Mi",
         "peakCpu": "800m",
+        "withdrawn": None,
     }
     assert record_of(status) == record
     only = replace(record, requests=Amounts(0, 1100))
     shown = status_of(replace(decision, record=only), 1, {}, 0.0)["sizing"]
-    assert shown == {"memory": None, "cpu": "1100m", "peakMemory": None, "peakCpu": "800m"}
+    assert shown == {"memory": None, "cpu": "1100m", "peakMemory": None, "peakCpu": "800m", "withdrawn": None}
+    withdrawn = replace(record, requests=Amounts(), unsized="no host")
+    status = status_of(replace(decision, record=withdrawn), 1, {}, 0.0)
+    assert status["sizing"]["withdrawn"] == "no host"
+    assert record_of(status) == withdrawn
 
 
 def test_a_record_of_an_earlier_version_has_no_measures() -> None:

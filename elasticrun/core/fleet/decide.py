@@ -24,9 +24,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from elasticrun.core.fleet.fates import OF_JOB, Fate, Judgement, in_words, judge, more_memory
+from elasticrun.core.fleet.pauses import CALM, LOSS_CALM, is_within, not_before_of
 from elasticrun.core.fleet.replicas import (
     UNMEASURED,
     Action,
+    Amounts,
     Cause,
     CleanPolicy,
     Decision,
@@ -44,20 +46,13 @@ from elasticrun.core.fleet.replicas import (
     Wish,
 )
 from elasticrun.core.fleet.scaling import Scene, scale, wanted_of
-from elasticrun.core.fleet.sizing import size
+from elasticrun.core.fleet.sizing import size, why_too_much
 from elasticrun.core.fleet.story import conditions_of, hindrance, phase_of
 
 #: Seconds for the other replicas to end by themselves, once one has said that the job is over.
 OVER = 120.0
 #: Seconds beyond its grace after which a replica that should be gone holds no place any more.
 OVERDUE = 30.0
-#: Seconds of pause before the second replacement in a row; it doubles up to the longest.
-FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
-#: Seconds after which a failure is none "in a row".
-CALM = 600.0
-#: The same of losses that cost nothing; so many of them in a row, beside each replica twice, are replaced at
-#: once. Whoever deletes all that is started would else have it started as fast as the platform can.
-LOSS_CALM, FREE_LOSSES = 60.0, 8
 #: How many hosts are avoided, and how many replicas that end while the job goes on are kept for their logs.
 MOST_AVOIDED, MOST_KEPT = 16, 8
 
@@ -79,6 +74,7 @@ def decide(
     draft = _Draft(wish, {each.index: each for each in seen}, size(wish, record, usage), now)
     draft.adopt()
     draft.judge_all()
+    draft.unsize(refused)
     draft.settle()
     draft.scale(operations)
     draft.fill()
@@ -163,12 +159,12 @@ class _Draft:
         if judgement.fate is not Fate.FREE:
             self._count(text)
             return
-        is_row = _within(LOSS_CALM, self._record.lost_at, self._now)
+        is_row = is_within(LOSS_CALM, self._record.lost_at, self._now)
         self._change(losses=self._record.losses + 1 if is_row else 1, lost_at=self._now)
 
     def _count(self, text: str) -> None:
         """Spend a replacement."""
-        is_row = _within(CALM, self._record.failed_at, self._now)
+        is_row = is_within(CALM, self._record.failed_at, self._now)
         streak = self._record.streak + 1 if is_row else 1
         self._change(failures=self._record.failures + 1, streak=streak, failed_at=self._now)
         if self._record.failures > self._wish.max_failures:
@@ -185,6 +181,16 @@ class _Draft:
         if known is not verdict and (known in (None, Verdict.AGAIN) or verdict is Verdict.SUCCEEDED):
             self._change(verdict=verdict, why=why, since=self._now)
             self._note(verdict.value, why, is_warning=verdict is not Verdict.SUCCEEDED)
+
+    def unsize(self, refused: str) -> None:
+        """Request nothing by what was measured any more, if that may be why a replica does not run."""
+        if why := why_too_much(self._record, self._seen.values(), refused):
+            self._note("NotSized", f"nothing is requested by what was measured any more: {why}")
+            self._change(requests=Amounts(), unsized=why)
+            homeless = [
+                index for index in self._live if index in self._seen and self._seen[index].is_homeless
+            ]
+            self._drop(homeless, "it finds no host with what it requests")
 
     # -- what follows for the job
 
@@ -231,7 +237,14 @@ class _Draft:
         if self._wish.suspended and not is_over:
             self._drop(self._live, "the job is suspended")
             self._change(
-                failures=0, streak=0, failed_at=None, losses=0, lost_at=None, drained_at=None, halted=""
+                failures=0,
+                streak=0,
+                failed_at=None,
+                losses=0,
+                lost_at=None,
+                drained_at=None,
+                halted="",
+                unsized="",
             )
         elif self._record.verdict is not None:
             self._finish()
@@ -274,7 +287,7 @@ class _Draft:
         missing = min(wanted - len(self._live), self._shape.max_replicas - self._holding())
         if missing <= 0 or self._record.halted:
             return
-        not_before = _not_before(self._record, self._wish.grace, self._shape.max_replicas)
+        not_before = not_before_of(self._record, self._wish.grace, self._shape.max_replicas)
         if not_before is not None and self._now < not_before:
             self._looks.append(not_before)
             return
@@ -366,27 +379,6 @@ def _old(seen: Iterable[Seen], kept: int) -> list[int]:
     """What has ended and is not kept for its logs: all but the newest."""
     ended = sorted((each.index, each.is_leaving) for each in seen if each.phase is Phase.ENDED)
     return [index for index, is_leaving in ended[: max(0, len(ended) - kept)] if not is_leaving]
-
-
-def _within(seconds: float, then: float | None, now: float) -> bool:
-    return then is not None and now - then < seconds
-
-
-def _not_before(record: Record, grace: float, replicas: int) -> float | None:
-    """Until when nothing may be started.
-
-    Of a replica that was told to leave the others may have been told so too, as by elastic-ctl stop; then
-    they have left within their grace.
-    """
-    waits = []
-    if record.drained_at is not None:
-        waits.append(record.drained_at + grace)
-    if record.streak > 1 and record.failed_at is not None:
-        pause = FIRST_PAUSE * 2.0 ** min(record.streak - 2, 30)
-        waits.append(record.failed_at + min(pause, LONGEST_PAUSE))
-    if record.losses > 2 * replicas + FREE_LOSSES and record.lost_at is not None:
-        waits.append(record.lost_at + FIRST_PAUSE)
-    return max(waits, default=None)
 
 
 def _least_needed(live: Live) -> tuple[bool, int]:

@@ -109,6 +109,7 @@ class Seen:
     leaves_by: float | None = None  # it is being deleted, and should be gone by then
     trouble: str = ""  # why it does not run yet
     words: str = ""  # what the platform says of its end
+    is_homeless: bool = False  # it does not run yet, as no host has room for what it requests
     lingers: bool = False  # it has ended, and something beside it goes on in its place
 
     @property
@@ -196,6 +197,7 @@ class Record:
     results: tuple[Result, ...] = ()  # of operations, the newest last
     requests: Amounts = Amounts()  # of new replicas, by what was measured
     peak: Amounts = Amounts()  # from which they were chosen
+    unsized: str = ""  # why nothing is requested by what was measured
 
 
 @dataclass(frozen=True, slots=True)

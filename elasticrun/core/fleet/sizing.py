@@ -10,15 +10,20 @@ that any replica had: there the next one has room as well. And it is never above
 where anybody's code runs. They are rounded up to a few values for each doubling, so that the requests of a
 job settle, and rarely change.
 
+What was measured only helps to place replicas, and must not keep one from running. If a replica is refused,
+or finds no host, while there are such requests, they are withdrawn until the job is resumed; replicas that
+found no host are started again without them.
+
 Invariants. A request grows with the peak, never falls while it is measured with the same room and cap, and is
 never above either. The same figures again change nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from elasticrun.core.fleet.replicas import Amounts, Record, Usage, Wish
+from elasticrun.core.fleet.replicas import Amounts, Record, Seen, Usage, Wish
 
 #: The share of what it has that one may use at its peak.
 HOT = 0.8
@@ -28,10 +33,14 @@ BESIDE = Amounts(256 << 20, 100)
 UNIT = Amounts(64 << 20, 100)
 #: What caps are if nobody gives some.
 DEFAULT_CAPS = Amounts(64 << 30, 16_000)
+#: Characters that are kept of why requests were withdrawn.
+MOST_WORDS = 200
 
 
 def size(wish: Wish, record: Record, usage: Usage) -> Record:
     """The record with the requests that follow from what was measured until now."""
+    if record.unsized:
+        return record
     known, now = record.peak, usage.peak
     peak = Amounts(max(known.memory, now.memory), max(known.cpu, now.cpu))
     caps, room = wish.caps, usage.room
@@ -50,6 +59,20 @@ def _request(peak: int, room: int, cap: int, before: int, beside: int, unit: int
         return 0
     wanted = coarse(int(peak / HOT) + beside, unit)
     return min(wanted, max(unit, int(room * HOT) // unit * unit), cap)
+
+
+def why_too_much(record: Record, seen: Iterable[Seen], refused: str) -> str:
+    """Why nothing may be requested by what was measured any more; "" if nothing speaks against it.
+
+    A platform may bound requests in ways that are not seen here, and hosts may be full with what requests
+    nothing. Without requests the job ran. So one refusal is enough, whatever it was for.
+    """
+    if record.requests == Amounts():
+        return ""
+    if refused:
+        return refused[:MOST_WORDS]
+    homeless = next((each for each in seen if each.is_homeless), None)
+    return "" if homeless is None else f"replica {homeless.index}: {homeless.trouble}"[:MOST_WORDS]
 
 
 def coarse(amount: int, unit: int) -> int:

@@ -12,7 +12,15 @@ from elasticrun.core.job.state import JobState
 from elasticrun.core.membership.scaling import ScaleResult
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.round_progress import NodeFigures
-from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, ScaleEnd, TaskStatus, fitting
+from elasticrun.core.protocol.status import (
+    JobPhase,
+    JobStatus,
+    NodeStatus,
+    ScaleEnd,
+    TaskStatus,
+    fitting,
+    mark_of,
+)
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.core.state.placement import is_spread
@@ -34,10 +42,19 @@ def describe(
     return replace(describe_briefly(job), nodes=nodes, unlisted=len(members) - len(nodes))
 
 
+def mark_now(job: JobState) -> str:
+    """The ``mark`` of the status, at a cost that does not grow with the nodes."""
+    return mark_of(job.round, job.phase, len(job.current.assignments), _workers(job), job.budget.spent)
+
+
+def _workers(job: JobState) -> int:
+    first = next(iter(job.current.assignments.values()), None)
+    return 0 if first is None else first.world_size
+
+
 def describe_briefly(job: JobState) -> JobStatus:
-    """The same without its nodes, which are only counted: at a cost that does not grow with them."""
-    budget, limits, given = job.budget, job.limits, job.current.assignments
-    first = next(iter(given.values()), None)
+    """The same without its nodes, which are only counted: its size does not grow with them."""
+    budget, limits = job.budget, job.limits
     return JobStatus(
         job_id=job.config.job_id,
         phase=job.phase,
@@ -53,8 +70,8 @@ def describe_briefly(job: JobState) -> JobStatus:
         durable=job.storing.durable,
         scaling=pending_in_words(job),
         scaled=_scaled(job.scaled),
-        world=len(given),
-        workers=0 if first is None else first.world_size,
+        world=len(job.current.assignments),
+        workers=_workers(job),
     )
 
 

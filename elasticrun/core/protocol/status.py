@@ -60,6 +60,11 @@ class TaskStatus:
     usage: TaskUsage | None = None  # None: nothing was heard of it
 
 
+def mark_of(round_: int, phase: JobPhase, world: int, workers: int, restarts: int) -> str:
+    """The ``mark`` of a status with these facts."""
+    return f"{round_}:{phase.value}:{world}:{workers}:{restarts}"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node of a job."""
@@ -118,8 +123,7 @@ class JobStatus:
     @property
     def mark(self) -> str:
         """Changes with what whoever only wants to know how the job is has to hear at once."""
-        facts = (self.round, self.phase.value, self.world, self.workers, self.restarts_used)
-        return ":".join(map(str, facts))
+        return mark_of(self.round, self.phase, self.world, self.workers, self.restarts_used)
 
 
 def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:

@@ -134,7 +134,7 @@ def _status() -> dict[str, Any]:
                 "type": "object",
                 "nullable": True,
                 "description": "What new pods request, by the most that earlier ones used.",
-                "properties": dict.fromkeys(("memory", "cpu", "peakMemory", "peakCpu"), text),
+                "properties": dict.fromkeys(("memory", "cpu", "peakMemory", "peakCpu", "withdrawn"), text),
             },
             "fleet": {**_FREE, "description": "What the operator remembers; not for others."},
             "podsVersion": {**text, "description": "The version of the pods that it remembers."},

@@ -179,11 +179,12 @@ class Masters:
             place, mark = line.place, line.mark
             if not place.addresses:
                 raise MasterUnreachableError(_AWAY.text)
-            wait = wait_for(len(self._lines), self._at_a_time) if mark else 0.0
-            first = line.contact.failures % len(place.addresses)  # a silent one is not always the first
-            turned = (*place.addresses[first:], *place.addresses[:first])
-            asked = Place(place.namespace, place.name, place.uid, turned)
-            return await within(wait + ANSWER_TIME * len(turned), self._ask(asked, mark, wait))
+            asking = sum(bool(each.place.addresses) for each in self._lines.values())
+            wait = wait_for(asking, self._at_a_time) if mark else 0.0
+            # One at a time: who answered is asked again, and a silent one does not hold up the others.
+            address = place.addresses[line.turn % len(place.addresses)]
+            asked = Place(place.namespace, place.name, place.uid, (address,))
+            return await within(wait + ANSWER_TIME, self._ask(asked, mark, wait))
 
     async def close(self) -> None:
         """Ask nobody any more."""
@@ -201,6 +202,7 @@ class _Line:
     ) -> None:
         self.place = place
         self.mark = ""  # of the last answer; "": there was none
+        self.turn = 0  # which of the addresses is asked next
         self.told: int | None = None  # the round that was told last
         self.contact = Contact()
         self._ask = ask
@@ -227,7 +229,7 @@ class _Line:
             self._moved.clear()
             asked = self._loop.time()
             if trouble := await self._try():
-                self.mark = ""
+                self.mark, self.turn = "", self.turn + 1
                 self._hear(failed(self.contact, trouble, self._loop.time()))
                 pause = None if not self.place.addresses else pause_after(self.contact.failures)
                 await happens(self._moved, pause)

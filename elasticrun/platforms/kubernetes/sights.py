@@ -85,7 +85,7 @@ def wish_of(job: Mapping[str, Any]) -> Wish:
             max_memory=max_memory,
             clean=clean,
             grace=grace if isinstance(grace, int) else float(grace_of(_dict(containers[0]))),
-            caps=_caps(_dict(containers[0]), max_memory, role.get("maxCpu")),
+            caps=_caps(spec_of_pod, max_memory, role.get("maxCpu")),
         )
     except ValueError as error:
         raise SpecError(str(error)) from None
@@ -177,6 +177,7 @@ def _seen(pod: Mapping[str, Any]) -> Seen | None:
         memory=_limit_or_none(_dict(containers[0])),
         leaves_by=_moment(metadata.get("deletionTimestamp")),
         trouble=_trouble(status, state) if phase is Phase.PENDING else "",
+        is_homeless=phase is Phase.PENDING and _placing(status).get("reason") == "Unschedulable",
         words=_words(ended.get("message") or status.get("message")) if phase is Phase.ENDED else "",
         lingers=phase is Phase.ENDED and status.get("phase") not in _OVER,
     )
@@ -216,10 +217,17 @@ def _trouble(status: Mapping[str, Any], state: Mapping[str, Any]) -> str:
     waiting = _dict(state.get("waiting"))
     if (reason := str(waiting.get("reason") or "")) not in _USUAL_WAITS:
         return _words(f"{reason}: {waiting.get('message') or 'no more is known'}")
+    if placing := _placing(status):
+        return _words(f"{placing.get('reason')}: {placing.get('message') or 'no more is known'}")
+    return ""
+
+
+def _placing(status: Mapping[str, Any]) -> dict[str, Any]:
+    """The condition that says why a pod has no host; {} if none does."""
     for condition in map(_dict, _list(status.get("conditions"))):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _words(f"{condition.get('reason')}: {condition.get('message') or 'no more is known'}")
-    return ""
+            return condition
+    return {}
 
 
 # -- values of any kind
@@ -259,10 +267,13 @@ def _whole(role: Mapping[str, Any], key: str, default: int) -> int:
     return value
 
 
-def _caps(container: Mapping[str, Any], max_memory: int, max_cpu: object) -> Amounts:
-    """How far requests may go that are measured: of what the template neither requests nor limits."""
-    resources = _dict(container.get("resources"))
-    given = {*_dict(resources.get("requests")), *_dict(resources.get("limits"))}
+def _caps(pod: Mapping[str, Any], max_memory: int, max_cpu: object) -> Amounts:
+    """How far requests may go that are measured: of what the template neither requests nor limits.
+
+    It may do so for the pod as a whole, too.
+    """
+    holders = _dict(pod.get("resources")), _dict(_dict(_list(pod.get("containers"))[0]).get("resources"))
+    given = {key for each in holders for part in ("requests", "limits") for key in _dict(each.get(part))}
     cpu = DEFAULT_CAPS.cpu if max_cpu is None else cpu_of(max_cpu)
     return Amounts(
         0 if "memory" in given else max_memory or DEFAULT_CAPS.memory, 0 if "cpu" in given else cpu

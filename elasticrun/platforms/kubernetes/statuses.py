@@ -74,6 +74,7 @@ def _record(kept: Mapping[str, Any]) -> Record:
         ),
         requests=_amounts(kept.get("requests")),
         peak=_amounts(kept.get("peak")),
+        unsized=str(kept.get("unsized") or ""),
     )
 
 
@@ -150,13 +151,14 @@ def _told(training: Training) -> dict[str, Any]:
 def _sizing(record: Record) -> dict[str, Any] | None:
     """What new pods request, and from which usage that was chosen."""
     requests, peak = record.requests, record.peak
-    if requests == Amounts():
+    if requests == Amounts() and not record.unsized:
         return None
     return {
         "memory": to_quantity(requests.memory) if requests.memory else None,
         "cpu": f"{requests.cpu}m" if requests.cpu else None,
         "peakMemory": to_quantity(peak.memory) if requests.memory else None,
         "peakCpu": f"{peak.cpu}m" if requests.cpu else None,
+        "withdrawn": record.unsized or None,
     }
 
 
@@ -240,6 +242,7 @@ def _kept(record: Record) -> dict[str, Any]:
         "scaling": _kept_scaling(record.scaling),
         "requests": [record.requests.memory, record.requests.cpu],
         "peak": [record.peak.memory, record.peak.cpu],
+        "unsized": record.unsized,
         "results": [{"key": it.key, "phase": it.phase.value, "text": it.text} for it in record.results],
     }
 
