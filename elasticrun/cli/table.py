@@ -63,7 +63,7 @@ def preemption_table() -> str:
         told = [f"`{reason}`" for reason in terms.reasons]
         if terms.code is not None:
             told.append(f"exit code {terms.code.value}")
-        time = "SIGTERM, then its grace" if terms.saves else "none: the last saved step counts"
+        time = "SIGTERM, then its grace" if terms.saves else "none that is sure: the last saved step counts"
         rows.append(f"| {terms.notice.value} | {', '.join(told)} | {time} | {terms.next.value} |")
     return "\n".join(rows)
 

@@ -100,12 +100,6 @@ class Feed:
             timer.cancel()
         return True
 
-    async def until(self, is_so: Callable[[], bool], wait: float) -> None:
-        """Return once it is so, looked at again at all news, or after so many seconds."""
-        deadline = asyncio.get_running_loop().time() + wait
-        while not is_so() and await self.news(deadline):
-            pass
-
     def _number(self, after: str) -> int | None:
         """How many lines were read; None: it is no place of this master."""
         name, _, number = after.partition(":")
@@ -124,6 +118,13 @@ class Feed:
             found.append(line)
         upto = start + len(found)
         return Watched(f"{self.name}:{upto}", tuple(found), start > begin or is_elsewhere, upto < self._end)
+
+
+async def until(feed: Feed, is_so: Callable[[], bool], wait: float) -> None:
+    """Return once it is so, looked at again at all news, or after so many seconds."""
+    deadline = asyncio.get_running_loop().time() + wait
+    while not is_so() and await feed.news(deadline):
+        pass
 
 
 def _resolve(waiter: asyncio.Future[None]) -> None:

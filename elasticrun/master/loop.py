@@ -54,7 +54,7 @@ from elasticrun.core.protocol.messages import (
     Report,
 )
 from elasticrun.master.copies import Copies
-from elasticrun.master.feed import Feed
+from elasticrun.master.feed import Feed, until
 from elasticrun.master.figures import Figures
 from elasticrun.master.journal import Entry, Journal
 from elasticrun.master.progress_log import ProgressLog
@@ -222,7 +222,7 @@ class MasterLoop:
         )
 
         if isinstance(request, AwaitStatus):
-            await self._feed.until(lambda: mark_now(self._machine.state) != request.after, request.wait)
+            await until(self._feed, lambda: mark_now(self._machine.state) != request.after, request.wait)
             return self.order(request)
         if isinstance(request, WatchEvents):
             return ControlReply(True, "", watched=await self._feed.watch(request.after, request.wait))

@@ -36,6 +36,7 @@ class Keeper:
         self._platform = platform
         self._clock = clock
         self._refused: dict[str, str] = {}
+        self._unstarted: set[str] = set()  # jobs of which a start was refused
 
     async def reconcile(self, job: str) -> float | None:
         """Bring one job nearer to what it should be; the seconds until the next look, None: at a notice.
@@ -46,10 +47,14 @@ class Keeper:
             sight = await self._platform.look(job)
             if sight is None:
                 self._refused.pop(job, None)
+                self._unstarted.discard(job)
                 return None
             refused = self._refused.get(job, "")
             wish, now = sight.wish, self._clock()
-            decision = decide(wish, sight.seen, sight.record, now, refused, sight.operations, sight.usage)
+            unstarted = refused if job in self._unstarted else ""
+            decision = decide(
+                wish, sight.seen, sight.record, now, refused, sight.operations, sight.usage, unstarted
+            )
             if await self._platform.keep(job, sight, decision):
                 break
         else:
@@ -72,6 +77,9 @@ class Keeper:
                     await self._platform.start(job, sight, action)
             except PlatformError as error:
                 refusals[type(action)].append(str(error))
+        self._unstarted.discard(job)
+        if refusals[Start]:
+            self._unstarted.add(job)
         if told := [*refusals[Start], *refusals[Remove]]:
             # The first text stays: one that differs each time would be kept, which itself leads to a pass.
             self._refused.setdefault(job, told[0])

@@ -96,7 +96,10 @@ class _Handler(logging.Handler):
         self._sink = sink
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._sink.tell(self.format(record))
+        try:
+            self._sink.tell(self.format(record))
+        except Exception:  # noqa: BLE001 who logs is not to blame for it
+            self.handleError(record)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from elasticrun.clock import within
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.core.protocol.orders import ControlReply, ControlRequest, WatchEvents
 from elasticrun.errors import (
@@ -26,6 +27,8 @@ from elasticrun.rpc import nearby
 T = TypeVar("T")
 #: A host by its name or one of its addresses, and a port there.
 Place = tuple[str, int]
+#: What the addresses of this host's loopback interface usually are.
+_LOOPBACK = ("127.0.0.1", "::1")
 
 
 class JobLine:
@@ -145,8 +148,8 @@ async def find_nearby(
     meant = [job for job in found if job_id in (None, job.status.job_id)]
     meant = [job for job in meant if launcher in (None, job.about.launcher)]
     if endpoints := [each for each in endpoints if each.port]:  # port 0 says nothing of where a master is
-        places = set().union(*[await _places(each.host, each.port) for each in endpoints])
-        meant = [job for job in meant if not places.isdisjoint(await _places_of(job))]
+        places = set().union(*[await _places(each.host, each.port, timeout) for each in endpoints])
+        meant = [job for job in meant if _is_here(job, places) or places & await _places_of(job, timeout)]
     if not meant and troubles:
         raise troubles[0]
     if not meant and endpoints:
@@ -167,18 +170,25 @@ async def find_nearby(
     return meant[0]
 
 
-async def _places_of(job: nearby.NearbyJob) -> set[Place]:
+def _is_here(job: nearby.NearbyJob, places: set[Place]) -> bool:
+    """Whether its port at this host's own loopback address is among these places: its master is here."""
+    port = job.about.endpoint.rpartition(":")[2]
+    return any(str(number) == port and host in _LOOPBACK for host, number in places)
+
+
+async def _places_of(job: nearby.NearbyJob, timeout: float) -> set[Place]:
     """Where its master listens; nowhere if it serves this host alone."""
     host, _, port = job.about.endpoint.rpartition(":")
-    return await _places(host.strip("[]"), int(port)) if host and port.isdecimal() else set()
+    return await _places(host.strip("[]"), int(port), timeout) if host and port.isdecimal() else set()
 
 
-async def _places(host: str, port: int) -> set[Place]:
-    """All that mean the same place: as it is written, and its addresses."""
+async def _places(host: str, port: int, timeout: float) -> set[Place]:
+    """All that mean the same place: as it is written, and its addresses, if they are told in time."""
     places: set[Place] = {(host.casefold(), port)}
+    lookup = asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
+        found = await within(timeout, lookup)
+    except (OSError, UnicodeError, asyncio.TimeoutError):
         return places
     return places.union((str(address[0]), port) for _, _, _, _, address in found)
 

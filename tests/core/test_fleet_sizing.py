@@ -155,11 +155,11 @@ WAITS = Seen(1, Phase.PENDING, trouble="Unschedulable: Insufficient cpu", is_hom
 
 def test_requests_are_withdrawn_once_a_start_is_refused() -> None:
     lost = replace(SIZED, live=(*SIZED.live[:1], Live(1)))  # it was to be started, and is not there
-    decision = decide(WISH, [RUNS], lost, 0.0, refused="exceeded quota: " + "x" * 500, usage=USED)
+    decision = decide(WISH, [RUNS], lost, 0.0, usage=USED, unstarted="exceeded quota: " + "x" * 500)
     assert decision.actions == (Start(1, -1, 0, (), WISH.shape, Amounts()),)
     assert decision.record.unsized.startswith("exceeded quota") and len(decision.record.unsized) == MOST_WORDS
     assert [note.reason for note in decision.notes] == ["NotSized"]
-    again = decide(WISH, [RUNS], decision.record, 1.0, refused="exceeded quota", usage=USED)
+    again = decide(WISH, [RUNS], decision.record, 1.0, usage=USED, unstarted="exceeded quota")
     assert (again.record, again.notes) == (decision.record, ())
 
 
@@ -176,12 +176,15 @@ def test_a_replica_that_finds_no_host_is_started_again_without_requests() -> Non
 
 def test_where_nothing_was_requested_by_what_was_measured_nothing_is_withdrawn() -> None:
     record = replace(SIZED, requests=Amounts(), peak=Amounts())
-    decision = decide(WISH, [RUNS, WAITS], record, 0.0, refused="no")
+    decision = decide(WISH, [RUNS, WAITS], record, 0.0, unstarted="no")
     assert (decision.record.unsized, decision.actions) == ("", ())
 
 
 def test_a_job_that_is_resumed_may_request_by_what_was_measured_again() -> None:
     record = replace(SIZED, requests=Amounts(), unsized="no")
-    decision = decide(replace(WISH, suspended=True), [RUNS], record, 0.0, usage=USED)
+    suspended = replace(WISH, suspended=True)
+    decision = decide(suspended, [RUNS], record, 0.0, usage=USED)
     assert decision.record.unsized == ""
+    again = decide(suspended, [RUNS], decision.record, 1.0, usage=USED, unstarted="no")
+    assert (again.record.unsized, again.notes) == ("", ())
     assert size(WISH, decision.record, USED).requests == Amounts(1536 * MI, 1100)

@@ -14,7 +14,7 @@ from elasticrun.core.protocol.chronicle import MAX_NAMES, EntriesLost, RoundStar
 from elasticrun.core.protocol.orders import MAX_LINE, MAX_LINES, ControlReply, Watched
 from elasticrun.master import feed as feed_module
 from elasticrun.master.event_log import EventLog
-from elasticrun.master.feed import Feed
+from elasticrun.master.feed import Feed, until
 from elasticrun.rpc.codec.control import decode_reply, encode_reply
 from elasticrun.rpc.event_lines import from_line
 from tests.support.processes import DEADLINE
@@ -199,12 +199,12 @@ def test_who_waits_for_something_else_looks_again_at_all_news() -> None:
             loop.call_soon(feed._wake_now)
             return looks[0] >= least
 
-        await feed.until(lambda: is_so(3), DEADLINE)
+        await until(feed, lambda: is_so(3), DEADLINE)
         assert looks == [3]
-        await feed.until(lambda: is_so(9), 0.0)
+        await until(feed, lambda: is_so(9), 0.0)
         assert looks == [4]
         feed.close()
-        await feed.until(lambda: is_so(9), DEADLINE)
+        await until(feed, lambda: is_so(9), DEADLINE)
         assert looks == [5]
 
     run(main())

@@ -30,7 +30,7 @@ from elasticrun.core.fleet.replicas import (
 )
 from elasticrun.core.fleet.sizing import DEFAULT_CAPS
 from elasticrun.platforms.kubernetes.crd import rbac
-from elasticrun.platforms.kubernetes.names import endpoints
+from elasticrun.platforms.kubernetes.names import SIZED, endpoints
 from elasticrun.platforms.kubernetes.output import installation
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
 from elasticrun.platforms.kubernetes.quantity import cpu_of, memory_of, to_quantity
@@ -209,6 +209,8 @@ def test_a_pod_that_is_being_deleted() -> None:
 )
 def test_troubles(found: dict[str, Any], trouble: str) -> None:
     assert (seen(found).phase, seen(found).trouble) == (Phase.PENDING, trouble)
+    assert not seen(found).is_homeless
+    found["metadata"]["annotations"] = {SIZED: "true"}
     assert seen(found).is_homeless == trouble.startswith("Unschedulable")
 
 
@@ -580,6 +582,7 @@ def test_a_pod_requests_what_was_measured_where_nothing_is_said(
     start = Start(5, -1, memory, (), SHAPE, Amounts(1536 << 20, 1100))
     container = pod_of(unsized(resources), start)["spec"]["containers"][0]
     assert container["resources"]["requests"] == requests
+    assert pod_of(unsized(resources), start)["metadata"]["annotations"] == {SIZED: "true"}
     limits = {**((resources or {}).get("limits") or {}), **({"memory": "1024Mi"} if memory else {})}
     assert (container["resources"].get("limits") or {}) == limits
 

@@ -113,6 +113,12 @@ def test_a_job_is_found_by_any_name_of_its_endpoint_and_no_other_one_is_taken() 
                     MasterUnreachableError, match=f"no job of this user whose master is at {other}"
                 ):
                     await find_nearby("none", None, TIMEOUT, [other])
+        async with master("", job_id="none", endpoint="10.1.2.3:29400"):  # its address in the network
+            here = await find_nearby("none", None, TIMEOUT, [Endpoint("localhost", 29400)])
+            assert here.about.endpoint == "10.1.2.3:29400"
+            with pytest.raises(MasterUnreachableError):
+                await find_nearby("none", None, TIMEOUT, [Endpoint("localhost", 29401)])
+        async with master("", job_id="none", endpoint="localhost:29400"), master("", 8, "none", endpoint=""):
             # A port that the master picks says nothing of where it is.
             with pytest.raises(UsageError, match="2 jobs of this user"):
                 await find_nearby("none", None, TIMEOUT, [Endpoint("localhost", 0)])

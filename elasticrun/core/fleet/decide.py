@@ -65,19 +65,20 @@ def decide(
     refused: str = "",
     operations: Sequence[Operation] = (),
     usage: Usage = UNMEASURED,
+    unstarted: str = "",
 ) -> Decision:
     """Decide what to do at ``now``, in seconds of the wall clock.
 
     ``refused``: why the platform did not do what was decided before, to be told. ``operations``: for more or
     fewer replicas, the oldest first; those that were told to have ended may be left out. ``usage``: measured.
+    ``unstarted``: why a start was refused.
     """
     draft = _Draft(wish, {each.index: each for each in seen}, size(wish, record, usage), now)
     draft.adopt()
     draft.judge_all()
-    draft.unsize(refused)
     draft.settle()
     draft.scale(operations)
-    draft.fill()
+    draft.fill(unstarted)
     return draft.decision(refused)
 
 
@@ -182,16 +183,6 @@ class _Draft:
             self._change(verdict=verdict, why=why, since=self._now)
             self._note(verdict.value, why, is_warning=verdict is not Verdict.SUCCEEDED)
 
-    def unsize(self, refused: str) -> None:
-        """Request nothing by what was measured any more, if that may be why a replica does not run."""
-        if why := why_too_much(self._record, self._seen.values(), refused):
-            self._note("NotSized", f"nothing is requested by what was measured any more: {why}")
-            self._change(requests=Amounts(), unsized=why)
-            homeless = [
-                index for index in self._live if index in self._seen and self._seen[index].is_homeless
-            ]
-            self._drop(homeless, "it finds no host with what it requests")
-
     # -- what follows for the job
 
     def settle(self) -> None:
@@ -231,8 +222,11 @@ class _Draft:
         self._record, self._results = scaled.record, scaled.results
         self._drop(scaled.leaving, "it was asked to leave")
 
-    def fill(self) -> None:
-        """Bring what is meant to run to the number that is wanted."""
+    def fill(self, unstarted: str) -> None:
+        """Bring what is meant to run to the number that is wanted.
+
+        Nothing is requested by what was measured any more, if that may be why a replica does not run.
+        """
         is_over = self._record.verdict not in (None, Verdict.AGAIN)
         if self._wish.suspended and not is_over:
             self._drop(self._live, "the job is suspended")
@@ -249,6 +243,11 @@ class _Draft:
         elif self._record.verdict is not None:
             self._finish()
         else:
+            if why := why_too_much(self._record, self._seen.values(), unstarted):
+                self._note("NotSized", f"nothing is requested by what was measured any more: {why}")
+                self._change(requests=Amounts(), unsized=why)
+                homeless = [index for index, seen in self._seen.items() if seen.is_homeless]
+                self._drop(self._live.keys() & homeless, "it finds no host with what it requests")
             wanted = wanted_of(self._wish, self._shape, self._record)
             surplus = sorted(self._live.values(), key=_least_needed)[: max(0, len(self._live) - wanted)]
             self._drop([each.index for each in surplus], f"{wanted} replicas are wanted")

@@ -109,7 +109,7 @@ class Seen:
     leaves_by: float | None = None  # it is being deleted, and should be gone by then
     trouble: str = ""  # why it does not run yet
     words: str = ""  # what the platform says of its end
-    is_homeless: bool = False  # it does not run yet, as no host has room for what it requests
+    is_homeless: bool = False  # no host has room for it, and it requests what was measured
     lingers: bool = False  # it has ended, and something beside it goes on in its place
 
     @property

@@ -61,16 +61,16 @@ def _request(peak: int, room: int, cap: int, before: int, beside: int, unit: int
     return min(wanted, max(unit, int(room * HOT) // unit * unit), cap)
 
 
-def why_too_much(record: Record, seen: Iterable[Seen], refused: str) -> str:
+def why_too_much(record: Record, seen: Iterable[Seen], unstarted: str) -> str:
     """Why nothing may be requested by what was measured any more; "" if nothing speaks against it.
 
     A platform may bound requests in ways that are not seen here, and hosts may be full with what requests
-    nothing. Without requests the job ran. So one refusal is enough, whatever it was for.
+    nothing. Without requests the job ran. So one start that was refused is enough, whatever it was for.
     """
     if record.requests == Amounts():
         return ""
-    if refused:
-        return refused[:MOST_WORDS]
+    if unstarted:
+        return unstarted[:MOST_WORDS]
     homeless = next((each for each in seen if each.is_homeless), None)
     return "" if homeless is None else f"replica {homeless.index}: {homeless.trouble}"[:MOST_WORDS]
 

@@ -231,10 +231,16 @@ class _Line:
             if trouble := await self._try():
                 self.mark, self.turn = "", self.turn + 1
                 self._hear(failed(self.contact, trouble, self._loop.time()))
-                pause = None if not self.place.addresses else pause_after(self.contact.failures)
-                await happens(self._moved, pause)
+                await happens(self._moved, self._pause())
             elif (left := asked + SPACING - self._loop.time()) > 0:
                 await happens(self._moved, left)
+
+    def _pause(self) -> float | None:
+        """Seconds until the next question; longer only after each address was asked once more."""
+        if not (count := len(self.place.addresses)):
+            return None
+        turns, others = divmod(self.contact.failures, count)
+        return pause_after(1 if others else turns)
 
     async def _try(self) -> Trouble | None:
         """Ask once; why there is no answer."""

@@ -11,6 +11,8 @@ OPERATIONS = {"scaleouts": "ScaleOut", "scaleins": "ScaleIn"}
 #: On each pod; selects the pods of a job.
 JOB_LABEL = f"{GROUP}/job"
 INDEX_LABEL, SLOT_LABEL, UID_LABEL = f"{GROUP}/index", f"{GROUP}/slot", f"{GROUP}/job-uid"
+#: On each pod that requests what was measured.
+SIZED = f"{GROUP}/sized"
 PORT = 29400
 #: So that names of pods and hosts stay within the 63 characters of a DNS label.
 LONGEST_NAME = 50

@@ -17,6 +17,7 @@ from elasticrun.platforms.kubernetes.names import (
     JOB_LABEL,
     KIND,
     PORT,
+    SIZED,
     SLOT_LABEL,
     UID_LABEL,
     endpoints,
@@ -50,7 +51,9 @@ def pod_of(job: Mapping[str, Any], start: Start) -> dict[str, Any]:
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if start.memory:
         _raise_memory(container, start.memory)
-    _request(container, start.requests)
+    annotations = dict(given.get("annotations") or {})
+    if _request(container, start.requests):
+        annotations[SIZED] = "true"
     if start.avoided:
         _avoid(spec, start.avoided)
     return {
@@ -59,7 +62,7 @@ def pod_of(job: Mapping[str, Any], start: Start) -> dict[str, Any]:
         "metadata": {
             "name": pod_name(name, start.index),
             "labels": {**(given.get("labels") or {}), **labels},
-            "annotations": given.get("annotations") or {},
+            "annotations": annotations,
             "ownerReferences": [owner(job)],
         },
         "spec": spec,
@@ -134,8 +137,11 @@ def _raise_memory(container: dict[str, Any], memory: int) -> None:
         resources[kind] = {**(resources.get(kind) or {}), "memory": to_quantity(memory)}
 
 
-def _request(container: dict[str, Any], amounts: Amounts) -> None:
-    """Request what was measured; no limit, which could end what goes well. What is there already wins."""
+def _request(container: dict[str, Any], amounts: Amounts) -> bool:
+    """Request what was measured; no limit, which could end what goes well. What is there already wins.
+
+    Returns whether anything was to be requested.
+    """
     measured = {
         **({"memory": to_quantity(amounts.memory)} if amounts.memory else {}),
         **({"cpu": f"{amounts.cpu}m"} if amounts.cpu else {}),
@@ -145,6 +151,7 @@ def _request(container: dict[str, Any], amounts: Amounts) -> None:
         given = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         new = {key: value for key, value in measured.items() if key not in given}
         resources["requests"] = {**(resources.get("requests") or {}), **new}
+    return bool(measured)
 
 
 def _avoid(spec: dict[str, Any], hosts: tuple[str, ...]) -> None:

@@ -25,7 +25,7 @@ from elasticrun.core.fleet.replicas import (
 )
 from elasticrun.core.fleet.sizing import DEFAULT_CAPS
 from elasticrun.core.protocol.plain import one_line
-from elasticrun.platforms.kubernetes.names import INDEX_LABEL, MOST_REPLICAS, SLOT_LABEL, pod_name
+from elasticrun.platforms.kubernetes.names import INDEX_LABEL, MOST_REPLICAS, SIZED, SLOT_LABEL, pod_name
 from elasticrun.platforms.kubernetes.quantity import cpu_of, memory_of
 
 #: So many replicas have a name of their own, at which a master may listen: one may then be lost.
@@ -177,7 +177,9 @@ def _seen(pod: Mapping[str, Any]) -> Seen | None:
         memory=_limit_or_none(_dict(containers[0])),
         leaves_by=_moment(metadata.get("deletionTimestamp")),
         trouble=_trouble(status, state) if phase is Phase.PENDING else "",
-        is_homeless=phase is Phase.PENDING and _placing(status).get("reason") == "Unschedulable",
+        is_homeless=phase is Phase.PENDING
+        and _placing(status).get("reason") == "Unschedulable"
+        and SIZED in _dict(metadata.get("annotations")),
         words=_words(ended.get("message") or status.get("message")) if phase is Phase.ENDED else "",
         lingers=phase is Phase.ENDED and status.get("phase") not in _OVER,
     )

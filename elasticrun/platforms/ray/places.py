@@ -90,7 +90,7 @@ class Places:
         """Give back a reservation that is too small, and that nobody uses."""
         if needs == self._needs or not (self._reserved is not None and self._reserved.done()):
             return
-        if self._free or self._moving:
+        if self._free or self._moving or not self._nodes:
             self._cluster.release()
             self._free.clear()
             self._moving.clear()
