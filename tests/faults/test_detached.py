@@ -45,6 +45,8 @@ input()"""
     ) as owner:
         assert owner.stdin is not None and owner.stdout is not None
         tracker = int(owner.stdout.readline())
+        while not Path(f"/proc/{tracker}/cmdline").read_bytes():
+            pass  # it is in the midst of exec: it has no command line for a moment
         assert spawner_detached._is_tracker(tracker)
         assert not spawner_detached._is_tracker(owner.pid)
         owner.stdin.write(b"\n")
