@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -55,7 +56,7 @@ class Case:
     pods: int = 3  # at first
     least: int = 2
     shrinks: bool = False  # two pods train on, before a third one may come
-    mend: Callable[[Job], None] = lambda _: None  # what happens once those two train
+    mend: Callable[[Job], None] = lambda _: None  # takes it back from hosts, once those two train
     gone: tuple[int, ...] = ()  # the pods that are replaced
     is_anew: bool = False  # all were told to leave, and the job began again
     notice: Notice | None = None  # how its platform takes a pod away
@@ -78,6 +79,18 @@ class Job:
         self.name = case.name
         self.agents: dict[int, int] = {}
         self.workers: list[Worker] = []
+        self._is_mended = True
+
+    def strike(self) -> None:
+        """Have the fault befall it."""
+        self._is_mended = False
+        self.case.strike(self)
+
+    def mend(self) -> None:
+        """Take back what was done to hosts that other jobs share, once."""
+        if not self._is_mended:
+            self._is_mended = True
+            self.case.mend(self)
 
     def start(self) -> None:
         """Return once all of its pods train."""
@@ -329,6 +342,13 @@ def _plug(job: Job) -> None:
 
 SAVED = "the step is saved"
 LOST = "a node is lost, or its agent killed"
+
+
+def _takes_one(name: str, row: str, strike: Callable[[Job], None], told: str, **more: Any) -> Case:
+    """Pod 2 goes, the others train on, and another one comes."""
+    return Case(name, row, strike, told=told, shrinks=True, gone=(2,), **more)
+
+
 CASES = (
     Case("killed", "a worker fails", _kill_worker, said=r"pid \d+, \w+-m1\) was killed by SIGKILL"),
     Case(
@@ -356,23 +376,19 @@ CASES = (
         told="12: the training program failed again with the same error",
         code=12,
     ),
-    Case(
+    _takes_one(
         "faulty",
         "a node is faulty",
         _check,
         is_checked=True,
-        shrinks=True,
-        gone=(2,),
         said="this node was excluded from the job: its self test failed",
         told="13: this node is faulty",
     ),
-    Case(
+    _takes_one(
         "lost",
         LOST,
         _lose_host(2),
         mend=_forget_host(2),
-        shrinks=True,
-        gone=(2,),
         notice=Notice.LOST,
         told="replica 2 was deleted",
     ),
@@ -387,80 +403,64 @@ CASES = (
         gone=(0,),
         told="replica 0 was deleted",
     ),
-    Case(
+    _takes_one(
         "leaving",
         "the launcher gets SIGTERM, SIGINT, ...",
         _saving(_delete, 2),
-        shrinks=True,
-        gone=(2,),
         told="replica 2 .*was deleted",
         notice=Notice.DELETED,
     ),
-    Case(
+    _takes_one(
         "struck",
         "the launcher gets SIGKILL",
         _kill_agent,
         around=_GATED,
-        shrinks=True,
-        gone=(2,),
         told="137: signal 9",
         counts=1,
     ),
-    Case(
+    _takes_one(
         "oom",
         "",
         _exceed_memory,
-        shrinks=True,
-        gone=(2,),
         told="its memory limit of 64 MiB",
         counts=1,
     ),
-    Case("evicted", "", _evict, shrinks=True, gone=(2,), told="was evicted", notice=Notice.SQUEEZED),
-    Case(
+    _takes_one("evicted", "", _evict, told="was evicted", notice=Notice.SQUEEZED),
+    _takes_one(
         "drained",
         "",
         _saving(_drain, 2),
         mend=_uncordon,
-        shrinks=True,
-        gone=(2,),
         told="was deleted",
         notice=Notice.DRAINED,
     ),
-    Case(
+    _takes_one(
         "tainted",
         "",
         _saving(_taint, 2),
         mend=_remove_taint,
-        shrinks=True,
-        gone=(2,),
         told="was preempted",
         notice=Notice.TAINTED,
     ),
-    Case(
+    _takes_one(
         "outranked",
         "",
         _saving(_outrank, 2),
-        shrinks=True,
-        gone=(2,),
         told="was deleted|was preempted",
         notice=Notice.OUTRANKED,
     ),
-    Case(
+    _takes_one(
         "shut",
         "",
         _saving(_shut_down, 2),
-        shrinks=True,
-        gone=(2,),
         told="was preempted",
         notice=Notice.SHUT_DOWN,
     ),
-    Case(
+    _takes_one(
         "announced",
         "",
         _saving(_announce, 2),
         options=("--preemption-file=notice",),
-        shrinks=True,
-        gone=(2,),
         said="the spot market wants it back",
         told="14: this node left in good order",
         notice=Notice.ANNOUNCED,
