@@ -74,8 +74,10 @@ def roles_of_nodes(given: Given) -> tuple[TaskRole, ...]:
     for option in (options.NNODES, options.NPROC_PER_NODE):
         if given.has(option):
             given.refuse(option, f"with {options.ROLE_COUNTS.flag} each task is a node; leave it out")
+    if given.on(options.HEALTH_CHECK_ONLY):
+        given.refuse(options.ROLE_COUNTS, f"a check has no tasks; give {options.NNODES.flag} instead")
     roles = _asked_for(given, 1)
-    return () if roles is None or given.on(options.HEALTH_CHECK_ONLY) else roles.listed
+    return () if roles is None else roles.listed
 
 
 def _listed(given: Given, counts: dict[TaskRole, int], max_nodes: int) -> Roles:

@@ -147,7 +147,8 @@ async def find_nearby(
     found, troubles = await nearby.jobs(timeout)
     meant = [job for job in found if job_id in (None, job.status.job_id)]
     meant = [job for job in meant if launcher in (None, job.about.launcher)]
-    if endpoints := [each for each in endpoints if each.port]:  # port 0 says nothing of where a master is
+    endpoints = [each for each in endpoints if each.port]  # port 0 says nothing of where a master is
+    if meant and endpoints:
         places = set().union(*[await _places(each.host, each.port, timeout) for each in endpoints])
         meant = [job for job in meant if _is_here(job, places) or places & await _places_of(job, timeout)]
     if not meant and troubles:

@@ -114,6 +114,7 @@ def test_mirrored_workers_are_nodes_like_any_others() -> None:
         (["--rdzv-conf=is_host=true", "train.py"], "is_host of --rdzv-conf cannot be given"),
         (["--tf-role=ps", "train.py"], "give --role-counts, or --framework tensorflow"),
         (["--role-counts=ps=1", "train.py"], "lacks the chief and the worker"),
+        (["--role-counts=worker=2", "--health-check-only"], "a check has no tasks"),
         (["--role-counts=worker=2", "--nnodes=2", "train.py"], "each task is a node"),
         (["--role-counts=worker=2", "--nproc-per-node=2", "train.py"], "each task is a node"),
         (["--role-counts=worker=2", "--framework=torch", "train.py"], "it is for TensorFlow jobs"),

@@ -181,10 +181,12 @@ def test_where_nothing_was_requested_by_what_was_measured_nothing_is_withdrawn()
 
 
 def test_a_job_that_is_resumed_may_request_by_what_was_measured_again() -> None:
-    record = replace(SIZED, requests=Amounts(), unsized="no")
+    record = replace(SIZED, requests=Amounts(), unsized="no")  # of a peak that was too high
     suspended = replace(WISH, suspended=True)
     decision = decide(suspended, [RUNS], record, 0.0, usage=USED)
     assert decision.record.unsized == ""
     again = decide(suspended, [RUNS], decision.record, 1.0, usage=USED, unstarted="no")
     assert (again.record.unsized, again.notes) == ("", ())
+    assert again.record.requests == again.record.peak == Amounts()
+    assert size(WISH, again.record, Usage()).requests == Amounts()
     assert size(WISH, decision.record, USED).requests == Amounts(1536 * MI, 1100)

@@ -95,7 +95,7 @@ def test_the_status_is_what_the_master_tells(cluster: Cluster) -> None:
     before = training()
     cluster.began = time.monotonic()
     for name in ("told-0", "told-1", "told-3"):
-        cluster.kubelet.freeze(name)
+        cluster.kubelet.unplug(name)
     cluster.kube.wait(lambda: fresh().get("status") == "False", "a status that is not fresh")
     cluster.took("from a silent master to StatusFresh=False")
     assert fresh()["reason"] == "Unreachable" and fresh()["message"]

@@ -205,13 +205,28 @@ def test_a_pod_that_is_being_deleted() -> None:
             ),
             "Unschedulable: 0/3",
         ),
+        (
+            pod(
+                {},
+                "Pending",
+                conditions=[
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/1 nodes are available: 1 Insufficient cpu.",
+                    }
+                ],
+            ),
+            "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.",
+        ),
     ],
 )
 def test_troubles(found: dict[str, Any], trouble: str) -> None:
     assert (seen(found).phase, seen(found).trouble) == (Phase.PENDING, trouble)
     assert not seen(found).is_homeless
     found["metadata"]["annotations"] = {SIZED: "true"}
-    assert seen(found).is_homeless == trouble.startswith("Unschedulable")
+    assert seen(found).is_homeless == ("Insufficient cpu" in trouble)
 
 
 def test_memory_that_makes_no_sense_is_not_known() -> None:

@@ -131,10 +131,6 @@ class Kubelet:
         pod.reason = "OOMKilled"
         self._kill(pod)
 
-    def freeze(self, name: str) -> None:
-        """The network loses all that a pod sends and is sent, and its kubelet does not notice."""
-        self._switch.ip(f"link set port{self.named(name).number} down")
-
     def evict(self, name: str) -> None:
         """The host runs low on memory, and sends the pod away."""
         pod = self.named(name)

@@ -238,6 +238,8 @@ class _Draft:
                 lost_at=None,
                 drained_at=None,
                 halted="",
+                requests=Amounts(),
+                peak=Amounts(),
                 unsized="",
             )
         elif self._record.verdict is not None:

@@ -12,7 +12,7 @@ job settle, and rarely change.
 
 What was measured only helps to place replicas, and must not keep one from running. If a replica is refused,
 or finds no host, while there are such requests, they are withdrawn until the job is resumed; replicas that
-found no host are started again without them.
+found no host are started again without them. A job that is resumed measures anew.
 
 Invariants. A request grows with the peak, never falls while it is measured with the same room and cap, and is
 never above either. The same figures again change nothing.
@@ -39,7 +39,7 @@ MOST_WORDS = 200
 
 def size(wish: Wish, record: Record, usage: Usage) -> Record:
     """The record with the requests that follow from what was measured until now."""
-    if record.unsized:
+    if record.unsized or wish.suspended:
         return record
     known, now = record.peak, usage.peak
     peak = Amounts(max(known.memory, now.memory), max(known.cpu, now.cpu))

@@ -160,7 +160,8 @@ class Kubernetes:
         if self._masters is not None:
             self._masters.know(job, Place(namespace, name, uid, addresses_of(listed["items"], uid)))
             shown = self._masters.shown(job)
-            usage = shown.training.usage if shown and shown.training else usage
+            if shown and shown.training and shown.trouble is None:  # else it may be of before a suspension
+                usage = shown.training.usage
         return Sight(wish, seen, record_of(status), self._asked(job), Read(found, version), usage)
 
     def _asked(self, job: str) -> tuple[Operation, ...]:

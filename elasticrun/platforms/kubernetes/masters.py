@@ -248,13 +248,14 @@ class _Line:
             return _AWAY
         try:
             status = await self._ask(self)
+            training = training_of(status)
         except (ElasticRunError, asyncio.TimeoutError) as error:
             return _trouble(error)
         except Exception:
             log.exception("%s: a fault of this program, while the job's master was asked", self.place.name)
             return Trouble("Fault", "the operator could not ask the job's master: see its log")
         self.mark = status.mark
-        self._hear(answered(self.contact, training_of(status)))
+        self._hear(answered(self.contact, training))
         return None
 
     def _hear(self, contact: Contact) -> None:

@@ -140,7 +140,7 @@ def _raise_memory(container: dict[str, Any], memory: int) -> None:
 def _request(container: dict[str, Any], amounts: Amounts) -> bool:
     """Request what was measured; no limit, which could end what goes well. What is there already wins.
 
-    Returns whether anything was to be requested.
+    Returns whether anything of it is requested.
     """
     measured = {
         **({"memory": to_quantity(amounts.memory)} if amounts.memory else {}),
@@ -151,7 +151,8 @@ def _request(container: dict[str, Any], amounts: Amounts) -> bool:
         given = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
         new = {key: value for key, value in measured.items() if key not in given}
         resources["requests"] = {**(resources.get("requests") or {}), **new}
-    return bool(measured)
+        return bool(new)
+    return False
 
 
 def _avoid(spec: dict[str, Any], hosts: tuple[str, ...]) -> None:

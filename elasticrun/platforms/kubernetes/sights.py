@@ -39,6 +39,8 @@ _OVER = ("Succeeded", "Failed")
 _MOST = 1 << 20
 #: Levels of a template; whatever walks through it, or copies it, need not be ready for more. A pod has 15.
 _DEEPEST = 100
+#: How the scheduler says that hosts have less than is requested of what is measured.
+_LACKS = ("Insufficient memory", "Insufficient cpu")
 #: Why a container waits that nobody has to be told of.
 _USUAL_WAITS = frozenset({"", "ContainerCreating", "PodInitializing"})
 
@@ -178,8 +180,8 @@ def _seen(pod: Mapping[str, Any]) -> Seen | None:
         leaves_by=_moment(metadata.get("deletionTimestamp")),
         trouble=_trouble(status, state) if phase is Phase.PENDING else "",
         is_homeless=phase is Phase.PENDING
-        and _placing(status).get("reason") == "Unschedulable"
-        and SIZED in _dict(metadata.get("annotations")),
+        and SIZED in _dict(metadata.get("annotations"))
+        and any(lack in str(_placing(status).get("message")) for lack in _LACKS),
         words=_words(ended.get("message") or status.get("message")) if phase is Phase.ENDED else "",
         lingers=phase is Phase.ENDED and status.get("phase") not in _OVER,
     )
