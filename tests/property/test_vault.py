@@ -6,6 +6,7 @@ silent: workers begin, end and give up whatever they like, and memory is made, r
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -328,6 +329,13 @@ class VaultMachine(RuleBasedStateMachine):
         assert self.unanswered == []
 
     # -- what always holds
+
+    @invariant()
+    def all_that_is_held_was_told(self) -> None:
+        anew = copy(self.vault)
+        anew._seen, anew._effects = None, []
+        anew._tell()
+        assert anew._effects == [], "it looks again whenever something has changed"
 
     @invariant()
     def tells_what_is_needed(self) -> None:

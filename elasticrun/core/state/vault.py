@@ -90,6 +90,7 @@ class Vault:
         self._void: CommitId | None = None
         self.pins = Pins()
         self.told: dict[CommitId, Holding] = {}  # what this node has told to hold, the oldest first
+        self._seen: list[tuple[int, CommitId | None]] | None = None  # what was stored at the last look
 
     def handle(self, event: VaultEvent, now: float) -> list[VaultEffect]:
         """Take in one event and return what to do, in order."""
@@ -135,6 +136,7 @@ class Vault:
         self._round = event.round
         self._rounds[event.round] = Place(event.group_rank, event.size, event.ranks)
         self._lost = 0
+        self._seen = None
         self._last.clear()
         self._needs.clear()
         self._impatient.clear()
@@ -291,6 +293,11 @@ class Vault:
                     buffer.free()
 
     def _tell(self) -> None:
+        """Tell what this node holds, if that has changed. It follows from what is stored in which buffer."""
+        seen = [(buffer.number, buffer.commit) for buffer in self.shelf.stored]
+        if seen == self._seen:
+            return
+        self._seen = seen
         commits = {buffer.commit for buffer in self.shelf.stored if buffer.commit is not None}
         found = [self._holding(commit) for commit in sorted(commits, key=lambda each: each.age)]
         told = {holding.commit: holding for holding in found if holding is not None}
