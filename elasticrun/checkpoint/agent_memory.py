@@ -104,8 +104,17 @@ class AgentMemory:
         """This worker's place among those of its node. LOCAL_RANK may be virtual, or the script's own."""
         return int(self._hello["local_rank"])
 
-    def begin(self, step: int, whole: int, share: int, contents: str) -> Granted:
+    def begin(
+        self,
+        step: int,
+        whole: int,
+        share: int,
+        contents: str,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Granted:
         """Ask for a buffer for a save. ``whole`` and ``share`` are in bytes; see ``core/state/vault.py``.
+
+        ``meanwhile``: called while the agent looks for one. If it raises, the save has not begun.
 
         Raises:
             SaveRefused: there is no room, the save before is not complete everywhere, or there is no answer.
@@ -114,7 +123,7 @@ class AgentMemory:
             self._unmap(narrow)  # the agent may need the room of what it has dropped
         message = {"ask": "begin", "step": step, "whole": whole, "share": share, "contents": contents}
         try:
-            answer, fd = self._ask(message)
+            answer, fd = self._ask(message, meanwhile=meanwhile)
         except AgentSilent as silence:
             raise SaveRefused(str(silence)) from None
         for dropped in self._maps.keys() - set(answer["alive"]):
@@ -220,11 +229,19 @@ class AgentMemory:
         return self._maps[buffer]
 
     def _ask(
-        self, message: dict[str, Any], timeout: float | None = None
+        self,
+        message: dict[str, Any],
+        timeout: float | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[dict[str, Any], int | None]:
         if self._channel is None:
             self._open()
         self._send(message)
+        try:
+            meanwhile()
+        except BaseException:
+            self._hang_up()  # the answer is not read
+            raise
         return self._receive(timeout)
 
     def _send(self, message: dict[str, Any]) -> None:

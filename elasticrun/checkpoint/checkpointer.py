@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Literal
 
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -228,16 +229,21 @@ class Checkpointer:
         layout = Layout(planner, plan.items, memory.local_rank, self._local_size)
         paths, fixed = plan.planner_data or {}, fixed_names(state)
         facts = {"step": step, "mappings": paths, **self._history_now().facts, **self._timing.facts}
-        said = self._positions(state, gathered)
+        said = ({}, {}) if self._record is None else _positions(state, gathered)
+        work = SimpleQueue[Callable[[], None] | None]()
+        sealing = threading.Thread(target=_do_once, args=(work,), name="elasticrun-seal")
+        rest: Callable[[], None] | None = None
         try:
             room = layout.room(False, facts), layout.room(True, facts)
-            granted = memory.begin(step, *room, layout.contents)
+            granted = memory.begin(step, *room, layout.contents, meanwhile=sealing.start)
             self._told = False
             self._note_lost(granted.lost)
             writing = Writing(memory, granted, layout, facts)
             watched = dict(state), planner.state_dict, writing.items, paths, fixed
             watch = partial(self._watcher.after, step, *watched)
-            self._sealing = self._begin_copy(step, state, writing, granted, said, watch)
+            later = self._copy(state, writing, granted)
+            self._sealing = sealing
+            rest = partial(self._seal, step, writing, later, watch, said)
         except SaveRefused as refusal:
             if not self._told:
                 logger.warning("step %d is not saved: %s", step, refusal)
@@ -245,41 +251,31 @@ class Checkpointer:
             self._note_unsaved(step, said)
             return False
         except BaseException:
-            with contextlib.suppress(CheckpointError):
-                memory.give_up()  # else the agent would refuse each later save of this round
+            if rest is None:
+                self._give_up()
             raise
+        finally:
+            work.put(rest)
         return True
 
-    def _begin_copy(
-        self,
-        step: int,
-        state: State,
-        writing: Writing,
-        granted: Granted,
-        said: Said,
-        watch: Callable[[], str],
-    ) -> threading.Thread:
-        """Copy what has to be copied at once. Returns the thread that copies the rest.
-
-        ``watch``: looks at the digests, and returns a warning or "".
-        """
+    def _copy(self, state: State, writing: Writing, granted: Granted) -> Later | None:
+        """Copy what has to be copied at once. Returns what is copied while the next step computes."""
         if any(tensor.is_cuda for _, tensor in writing.placed):
             self._pins.pin(granted.memory)
         steady = steady_tensors(state) if self._overlap is not None else frozenset[int]()
         at_once = (each for each in writing.placed if not is_steady(each[1], steady))
         writing.copy(at_once, threads=threads_for(os.environ))
-        later = None
+        if self._overlap is None:
+            return None
+        return self._overlap.begin(each for each in writing.placed if is_steady(each[1], steady))
+
+    def _give_up(self) -> None:
+        """Nobody completes the save that was begun."""
         if self._overlap is not None:
-            later = self._overlap.begin(each for each in writing.placed if is_steady(each[1], steady))
-        given = step, writing, later, watch, said
-        thread = threading.Thread(target=self._seal, args=given, name="elasticrun-seal")
-        try:
-            thread.start()
-        except BaseException:
-            if later is not None:
-                later.give_up()
-            raise
-        return thread
+            self._overlap.give_up()
+        if self._memory is not None:
+            with contextlib.suppress(CheckpointError):
+                self._memory.give_up()  # else the agent would refuse each later save of this round
 
     def wait(self) -> None:
         """Wait until the last save is complete on this rank."""
@@ -305,19 +301,6 @@ class Checkpointer:
             self._memory = None
         if self._record is not None:
             self._record.close()
-
-    def _positions(self, state: State, gathered: Mapping[str, Any]) -> Said:
-        """What is recorded with this step: plain values, and what was trained on since the last one.
-
-        An object in the state tells the latter if it has a method ``audit_trail``, as ``ShardedDataset``.
-        """
-        if self._record is None:
-            return {}, {}
-        plain = plain_values(gathered)
-        told = {name: value for name, value in state.items() if is_shards(plain.get(name))}
-        return plain, {
-            name: value.audit_trail() for name, value in told.items() if hasattr(value, "audit_trail")
-        }
 
     def _note_unsaved(self, step: int, said: Said) -> None:
         """What was trained on counts all the same, once a later step is saved."""
@@ -384,10 +367,24 @@ class Checkpointer:
                 logger.warning("%s", warning)
         except CheckpointError as error:  # the training goes on without this save
             logger.warning("step %d is not saved: %s", step, error)
-            with contextlib.suppress(CheckpointError):
-                self._memory.give_up()
+            self._give_up()
         except Exception:
             logger.exception("step %d is not saved; please report this traceback", step)
-            with contextlib.suppress(CheckpointError):
-                self._memory.give_up()
+            self._give_up()
         self._settle()
+
+
+def _positions(state: State, gathered: Mapping[str, Any]) -> Said:
+    """What is recorded with a step: plain values, and what was trained on since the last one.
+
+    An object in the state tells the latter if it has a method ``audit_trail``, as ``ShardedDataset``.
+    """
+    plain = plain_values(gathered)
+    told = {name: value for name, value in state.items() if is_shards(plain.get(name))}
+    return plain, {name: value.audit_trail() for name, value in told.items() if hasattr(value, "audit_trail")}
+
+
+def _do_once(work: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Do what comes, in a thread that was started before there was anything to do; None: nothing is."""
+    if (given := work.get()) is not None:
+        given()

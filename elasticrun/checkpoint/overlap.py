@@ -89,7 +89,7 @@ class Later:
             self._done.set()
 
     def give_up(self) -> None:
-        """Nobody will copy them: let the next step go."""
+        """Nobody copies them: let the next step go."""
         self._done.set()
 
     def wait(self) -> float:
@@ -115,6 +115,11 @@ class Overlap:
         """Take these tensors up. Whoever calls it has to call ``Later.copy`` in a thread, or to give up."""
         self._later = Later(placed)
         return self._later
+
+    def give_up(self) -> None:
+        """Nobody copies what was taken up: let the next step go."""
+        if self._later is not None:
+            self._later.give_up()
 
     def close(self) -> None:
         """Let optimizers and graphs alone."""

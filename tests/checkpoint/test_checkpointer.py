@@ -343,14 +343,21 @@ def test_a_node_whose_agent_has_no_socket_cannot_start(monkeypatch: pytest.Monke
         Checkpointer()
 
 
-def test_a_save_whose_copy_fails_can_be_made_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("place", ["elasticrun.checkpoint.memory.write", "threading.Thread.start"])
+def test_a_save_that_fails_leaves_no_thread_and_can_be_made_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     def fail(*_: object) -> None:
-        raise RuntimeError("out of memory")
+        raise RuntimeError("there is no more")
 
-    training, worker = Training(1), node.worker()
-    with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="out of memory"):
-        broken.setattr("elasticrun.checkpoint.memory.write", fail)
+    training, worker, before = Training(1), node.worker(), set(threading.enumerate())
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="there is no more"):
+        broken.setattr(place, fail)
         worker.save(1, training.state)
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "elasticrun-seal":
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
     assert worker.save(1, training.state)
     node.restart(1)
 

@@ -114,7 +114,7 @@ def test_what_was_trained_on_is_recorded_also_if_a_copy_is_given_up(
     assert (saved.was_kept, saved.shards["data"].trained) == (False, ((0, "", 0, 2),))
 
 
-def _refuse(*_: Any) -> Any:
+def _refuse(*_: Any, **__: Any) -> Any:
     raise SaveRefused("there is no room")
 
 
