@@ -25,8 +25,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Literal
 
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-
 from elasticrun.checkpoint import exchange, telling
 from elasticrun.checkpoint.agent_memory import ROUND, AgentMemory, Granted, SaveRefused
 from elasticrun.checkpoint.bare import Device, give_memory, off_meta, warn_of_bare
@@ -36,6 +34,7 @@ from elasticrun.checkpoint.memory import MemoryReader, Writing
 from elasticrun.checkpoint.overlap import Later, Overlap, is_steady, steady_tensors
 from elasticrun.checkpoint.parallel import threads_for
 from elasticrun.checkpoint.parts import Layout, refuse_unplain
+from elasticrun.checkpoint.planning import Made, Planner
 from elasticrun.checkpoint.records import DataRecord
 from elasticrun.checkpoint.rhythm import timing_of
 from elasticrun.checkpoint.states import fixed_names, plain_values, states_of
@@ -108,6 +107,7 @@ class Checkpointer:
         self._sealing: threading.Thread | None = None
         self._has_saved = False  # in this round, or was refused
         self._read: MemoryReader | None = None  # what was restored, until it is unmapped
+        self._made: Made = {}  # values as bytes, by the last save
         self._told = False  # that saves are refused
         self._told_lost = False  # that saves are in vain
 
@@ -221,12 +221,13 @@ class Checkpointer:
         if self._memory is None:
             return False
         memory, self._has_saved = self._memory, True
-        planner = DefaultSavePlanner()
+        planner = Planner(self._made)
         gathered = states_of(state)
         planner.set_up_planner(gathered, is_coordinator=False)
         refuse_unplain(planner.state_dict)
         plan = planner.create_local_plan()
         layout = Layout(planner, plan.items, memory.local_rank, self._local_size)
+        self._made = planner.made
         paths, fixed = plan.planner_data or {}, fixed_names(state)
         facts = {"step": step, "mappings": paths, **self._history_now().facts, **self._timing.facts}
         said = ({}, {}) if self._record is None else _positions(state, gathered)
