@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -180,6 +182,32 @@ def test_the_interval_grows_step_by_step() -> None:
         if rhythm.is_due(step):
             due.append(step)
     assert due == [1, 3, 7, 15, 26, 37]
+
+
+def answers(rhythm: Rhythm, steps: range, stall: Callable[[int], float]) -> list[int]:
+    """At which of these steps, each of which is due, the ranks tell what they measured."""
+    asked = []
+    for step in steps:
+        if rhythm.needs_answer(step):
+            asked.append(step)
+            rhythm.hear(Measured(stall(step), 1.0, 0.1))
+        assert rhythm.is_due(step)
+    return asked
+
+
+def test_ranks_talk_less_while_what_they_measure_changes_little() -> None:
+    assert answers(Rhythm(), range(1, 50), lambda step: 0.0) == [2, 4, 8, 16, 24, 32, 40, 48]
+
+
+def test_ranks_talk_after_each_save_again_once_the_interval_changes() -> None:
+    rhythm, saves, asked = Rhythm(0, 10), 0, [0]
+    rhythm.hear(Measured(5.0, 1.0, 0.1))
+    for step in range(1, 400):
+        if rhythm.needs_answer(step):
+            asked.append(saves)
+            rhythm.hear(Measured(5.0 if saves < 20 else 0.001, 1.0, 0.1))
+        saves += rhythm.is_due(step)
+    assert [after - before for before, after in pairwise(asked)][:9] == [1, 2, 4, 8, 8, 1, 2, 4, 8]
 
 
 def test_a_step_may_be_asked_about_again() -> None:

@@ -21,10 +21,11 @@ makes one interval too long by that factor only.
 
 Why ranks agree. ``Rhythm`` is a function of the steps that it is asked about, and of the answers that it gets
 to ``Measured``. Ranks of a round begin with the same one, and are asked about the same steps: it is new, or
-follows from the commit that all of them restored. So they need
-answers at the same steps, which is once after each save; and an answer is the largest of each number that
-any rank has measured. The largest of some numbers is one of them, bit by bit, in whatever order they are
-compared: so all ranks get the same answer, decide the same, and go on with the same ``Rhythm``.
+follows from the commit that all of them restored. So they need answers at the same steps: after each save, or
+after fewer and fewer of them, down to one in ``SELDOM``, while the answers change little. For an answer costs
+about as much time as a small save. And an answer is the largest of each number that any rank has measured.
+The largest of some numbers is one of them, bit by bit, in whatever order they are compared: so all ranks get
+the same answer, decide the same, and go on with the same ``Rhythm``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ PRIOR = 60.0
 LONGEST = 3600.0
 #: How many times longer the next interval may be.
 GROWTH = 2
+#: Saves from one answer to the next at most.
+SELDOM = 8
 #: Measured stalls of which the median counts: the first save of a round is slower than the others.
 STALLS = 5
 #: No measurement counts as less or more, in seconds. A step of less than a microsecond was not measured.
@@ -163,6 +166,8 @@ class Rhythm:
         self._last = last  # the step that was due last
         self._steps = steps  # from it to the next one
         self._is_open = False  # the next one is still to be decided
+        self._apart = 1  # saves from the last answer to the next one
+        self._left = 0  # saves that still need none
 
     @property
     def steps(self) -> int:
@@ -175,12 +180,17 @@ class Rhythm:
 
     def hear(self, measured: Measured) -> None:
         """Decide the next step to save, from what all ranks have measured."""
-        self._steps, self._is_open = steps_between_saves(measured, self._steps), False
+        before = self._steps
+        self._steps, self._is_open = steps_between_saves(measured, before), False
+        is_alike = abs(self._steps - before) <= max(1, before // SELDOM) and self._steps < GROWTH * before
+        self._apart = min(SELDOM, 2 * self._apart) if is_alike else 1
+        self._left = self._apart - 1
 
     def is_due(self, step: int) -> bool:
         """Whether to save this step. It may be asked again about the last one. Without one, this is due."""
         if self._last is None or (step != self._last and step >= self._last + self._steps):
-            self._last, self._is_open = step, True
+            self._last, self._is_open = step, not self._left
+            self._left = max(0, self._left - 1)
         return step == self._last
 
 
