@@ -236,13 +236,15 @@ class AgentMemory:
     ) -> tuple[dict[str, Any], int | None]:
         if self._channel is None:
             self._open()
-        self._send(message)
         try:
+            self._send(message)
             meanwhile()
-        except BaseException:
-            self._hang_up()  # the answer is not read
+            return self._receive(timeout)
+        except SaveRefused:
             raise
-        return self._receive(timeout)
+        except BaseException:  # also of the script's handler of a signal
+            self._hang_up()  # else the next answer would be that to this message
+            raise
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._channel is not None
@@ -256,23 +258,17 @@ class AgentMemory:
             raise CheckpointError(f"the agent has gone: {_words(error)}") from None
 
     def _receive(self, timeout: float | None = None) -> tuple[dict[str, Any], int | None]:
-        """Take the next answer. If it fails, the connection ends: the next answer would be an old one."""
+        """Take the next answer. If it fails, the connection has to end: the next one would be an old one."""
         assert self._channel is not None
         timeout = TIMEOUT if timeout is None else timeout
         try:
             self._channel.settimeout(timeout)
             data, fds, _, _ = socket.recv_fds(self._channel, _MAX_MESSAGE, 1)
         except TimeoutError:
-            self._hang_up()
             raise AgentSilent(f"the agent has not answered for {timeout:g} s") from None
         except OSError as error:
-            self._hang_up()
             raise CheckpointError(f"the agent does not answer: {_words(error)}") from None
-        except BaseException:  # raised by the script's handler of a signal
-            self._hang_up()
-            raise
         if not data:
-            self._hang_up()
             raise CheckpointError("the agent has hung up without an answer")
         answer = json.loads(data)
         if "refused" in answer:
