@@ -243,7 +243,6 @@ class Checkpointer:
             watched = dict(state), planner.state_dict, writing.items, paths, fixed
             watch = partial(self._watcher.after, step, *watched)
             later = self._copy(state, writing, granted)
-            self._sealing = sealing
             rest = partial(self._seal, step, writing, later, watch, said)
         except SaveRefused as refusal:
             if not self._told:
@@ -256,7 +255,8 @@ class Checkpointer:
                 self._give_up()
             raise
         finally:
-            work.put(rest)
+            work.put(rest)  # before anybody can wait for it, as a handler may that is called here
+            self._sealing = sealing if rest is not None else self._sealing
         return True
 
     def _copy(self, state: State, writing: Writing, granted: Granted) -> Later | None:
@@ -353,7 +353,9 @@ class Checkpointer:
         watch: Callable[[], str],
         said: Said,
     ) -> None:
-        assert self._memory is not None
+        if self._memory is None:
+            logger.warning("step %d is not saved: all is closed, by a signal's handler or a thread", step)
+            return
         try:
             if later is not None:
                 try:

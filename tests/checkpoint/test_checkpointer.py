@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from elasticrun.agent.memory import buffers
 from elasticrun.agent.memory.gate import VARIABLE
-from elasticrun.checkpoint import agent_memory
+from elasticrun.checkpoint import agent_memory, checkpointer
 from elasticrun.checkpoint.checkpointer import Checkpointer
 from elasticrun.checkpoint.memory import MemoryReader
 from elasticrun.core.protocol.commits import CommitId
@@ -360,6 +361,27 @@ def test_a_save_that_fails_leaves_no_thread_and_can_be_made_again(
             assert not thread.is_alive()
     assert worker.save(1, training.state)
     node.restart(1)
+
+
+def test_a_handler_can_wait_and_close_at_any_moment_of_a_save(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A signal comes just before the copy is complete."""
+
+    def interrupted(*given: Any) -> Any:
+        assert worker._sealing is None, "what only we can begin"
+        (worker.close if saved else worker.wait)()
+        return partial(given[0], *given[1:])
+
+    training, worker, saved = Training(1), node.worker(), list[bool]()
+    monkeypatch.setattr(checkpointer, "partial", interrupted)
+    saved.append(worker.save(1, training.state))
+    worker.wait()
+    node.host.holdings()
+    node.host.judge(kept=CommitId(1, 1))
+    saved.append(worker.save(2, training.state))
+    worker.wait()
+    assert caplog.messages == ["step 2 is not saved: all is closed, by a signal's handler or a thread"]
 
 
 def test_an_agent_that_has_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
