@@ -50,10 +50,16 @@ class Keeper:
                 self._unstarted.discard(job)
                 return None
             refused = self._refused.get(job, "")
-            wish, now = sight.wish, self._clock()
-            unstarted = refused if job in self._unstarted else ""
             decision = decide(
-                wish, sight.seen, sight.record, now, refused, sight.operations, sight.usage, unstarted
+                sight.wish,
+                sight.seen,
+                sight.record,
+                self._clock(),
+                refused,
+                sight.operations,
+                sight.usage,
+                refused if job in self._unstarted else "",
+                sight.stranded,
             )
             if await self._platform.keep(job, sight, decision):
                 break

@@ -30,6 +30,7 @@ class Sight:
     ] = ()  # for more or fewer replicas, the oldest first, as far as not ended
     token: Any = None  # the adapter's own, such as the version of what was read
     usage: Usage = Usage()  # what was measured of replicas
+    stranded: int = 0  # replicas that are with a master which lacks too many others of the last world
 
 
 class Platform(Protocol):

@@ -7,6 +7,9 @@ What must never happen is that two masters act for one job. That means, and is c
 - *Chain*: of all worlds that ever had their workers started everywhere, in the order of their rounds, each
   has a quorum of the members (incarnations) of the one before it.
 - *Identity*: no two masters form the same world, and nobody starts a world that was not formed.
+- *Stranded*: once a master says that others are lacking, and all agents that live are with it, no world
+  trains any more. So a platform loses nothing if it has the job begin again (``core/fleet/decide.py``). Half
+  of a world is left out, as a host may come back with its journal here; a pod does not.
 
 Live: some time after the last fault, if the voters suffice, all nodes are done.
 """
@@ -18,6 +21,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from elasticrun.core.agent.events import Finish
+from elasticrun.core.job.describe import stranded
 from elasticrun.core.job.events import JobEffect
 from elasticrun.core.job.machine import JobMachine
 from elasticrun.core.membership.quorum import longest_stay
@@ -103,6 +107,7 @@ class ChainRules(Rules):
         self.failover = sim
         self.formed: dict[WorldId, Formed] = {}
         self._watched: dict[int, Any] = {}  # by master's position
+        self.are_stranded = False  # all that lived, at some moment
 
     # -- masters
 
@@ -139,6 +144,10 @@ class ChainRules(Rules):
         self.joins.nobody_is_held_back_for_ever(machine)
         if machine.state.phase is JobPhase.SUCCEEDED and proposal is not None:
             success_is_just(self.scenario, self.formed[proposal.world])
+        state = machine.state
+        if stranded(state) and state.quorum.is_lost(state.candidates.here, lambda _: True):
+            here = {node.info.incarnation for node in state.members.nodes.values()}
+            self.are_stranded |= here >= {agent.incarnation for agent in self.sim.agents if not agent.over}
 
     # -- agents
 
@@ -167,6 +176,7 @@ class ChainRules(Rules):
         if effects and group is not None:
             able = [world.id for world in self.formed.values() if world.can_train]
             require("one world at most can train", len(able) < 2, str(able))
+            require("who is stranded trains no more", not (able and self.are_stranded), str(able))
 
     # -- the way out
 

@@ -48,10 +48,10 @@ class World:
         self.now = 1000.0
         self.last = Decision(self.record, (), "", (), (), None, 0)
 
-    def look(self, now: float | None = None) -> Decision:
+    def look(self, now: float | None = None, stranded: int = 0) -> Decision:
         """Decide, and carry it out: what starts runs, what is removed is gone."""
         self.now = self.now if now is None else now
-        self.last = decide(self.wish, self.seen.values(), self.record, self.now)
+        self.last = decide(self.wish, self.seen.values(), self.record, self.now, stranded=stranded)
         self.record = self.last.record
         for action in self.last.actions:
             match action:
@@ -494,6 +494,42 @@ def test_a_suspended_job_does_not_begin_again_before_it_is_resumed() -> None:
     assert world.look().phase == "Suspended"
     world.wish = replace(world.wish, suspended=False)
     assert [action.index for action in world.look().actions] == [2, 3]
+
+
+def test_a_job_whose_master_lacks_those_that_are_gone_begins_again_at_once() -> None:
+    world = begun()
+    world.end(1, cause=Cause.EVICTED)
+    world.end(2, cause=Cause.EVICTED)
+    assert world.live == [0, 3, 4, 5]
+    world.change(5, phase=Phase.PENDING)  # it cannot know the last world
+    removed = world.look(stranded=3)
+    assert removed.phase == "Ending"
+    assert world.notes.startswith("too few of the last world are left among the 3 that run")
+    assert [each.index for each in removed.actions if isinstance(each, Remove)] == [0, 3, 4, 5]
+    again = world.look()
+    assert [each.index for each in again.actions] == [6, 7, 8, 9]
+    assert (world.record.failures, world.record.verdict) == (1, None)
+
+
+def test_it_does_not_begin_again_before_the_stranded_have_ended() -> None:
+    world = begun()
+    first = decide(world.wish, world.seen.values(), world.record, world.now, stranded=4)
+    leaving = [replace(each, leaves_by=world.now + 45.0) for each in world.seen.values()]
+    assert decide(world.wish, leaving, first.record, world.now, stranded=4).actions == ()
+
+
+@pytest.mark.parametrize("stranded", [0, 3])
+def test_a_master_without_one_that_runs_may_only_be_cut_off(stranded: int) -> None:
+    assert begun().look(stranded=stranded).actions == ()
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ENDED])
+def test_a_job_that_is_over_or_suspended_does_not_begin_again(phase: Phase) -> None:
+    world = begun()
+    world.wish = replace(world.wish, suspended=phase is Phase.RUNNING)
+    world.change(3, phase=phase, exit_code=0)
+    world.look(stranded=9)
+    assert (world.record.failures, world.record.verdict) in ((0, None), (0, Verdict.SUCCEEDED))
 
 
 # -- drains

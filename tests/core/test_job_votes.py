@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from elasticrun.core.job.describe import describe, describe_briefly, mark_now
 from elasticrun.core.job.events import Attached, Detached, MasterStarted, Reported, StepDown
 from elasticrun.core.membership.quorum import FOUNDING_PATIENCE, with_vote
 from elasticrun.core.protocol.messages import (
@@ -162,6 +163,43 @@ def test_a_successor_without_votes_tells_why_and_steps_down() -> None:
     reasons = [down.reason for down in job.of(StepDown)]
     assert ["1 of 3 nodes" in reason for reason in reasons] == [True]
     assert job.machine.state.members.nodes == {}
+
+
+def test_who_is_here_is_counted_while_others_of_the_last_world_are_lacking() -> None:
+    job = successor()
+    job.come("b", READY, 0)
+    job.come("x")
+    told, mark = describe_briefly(job.machine.state), mark_now(job.machine.state)
+    assert (told.stranded, told.mark) == (2, mark)
+    job.come("y")
+    assert mark_now(job.machine.state) != mark
+    job.do(MasterStarted(5))
+    assert describe(job.machine.state).stranded == 0, "they are about to come back"
+    for node in "bxy":
+        job.come(node, READY, 0)
+    assert describe(job.machine.state).stranded == 3
+    job.come("c", READY, 0)
+    assert (job.phase(), describe(job.machine.state).stranded) == (JobPhase.RUNNING, 0)
+
+
+def test_half_of_the_last_world_is_lost_without_the_node_whose_master_formed_it() -> None:
+    def stranded(*nodes: str) -> int:
+        job = successor()
+        world = World(0, 2, 4)
+        job.votes = {node: (Vote(world, None, ("a.1", "b.1", "c.1", "d.1")),) for node in "abcd"}
+        for node in nodes:
+            job.come(node, READY, 0)
+        return describe(job.machine.state).stranded
+
+    assert (stranded("b"), stranded("b", "c"), stranded("a", "b"), stranded("a")) == (1, 2, 0, 1)
+    assert stranded("b", "c", "d") == 0
+
+
+def test_nobody_is_stranded_where_the_job_has_not_begun() -> None:
+    job = Host()
+    job.come("a")
+    job.come("c")
+    assert describe(job.machine.state).stranded == 0
 
 
 def test_the_wait_for_votes_ends_some_time_whatever_masters_come_and_go() -> None:

@@ -176,6 +176,17 @@ def test_a_master_does_not_forget_what_it_formed_itself() -> None:
     assert "0 of 1 nodes" in quorum.obstacle(Tally({"b": sits(FIRST), "c": sits(FIRST)}))
 
 
+def test_nodes_are_lost_only_if_each_world_that_may_have_trained_is() -> None:
+    first, doubted = World(0, 2, 5), World(1, 3, 3)
+    votes = (Vote(first, None), Vote(doubted, first))
+    quorum = master(3)
+    quorum.hear(votes)
+    assert quorum.is_lost(Tally({"a": votes}), lambda _: True)
+    two = Tally({"a": votes, "b": votes})
+    assert quorum.obstacle(two)
+    assert not quorum.is_lost(two, lambda _: False), "another master may know that they were most of a world"
+
+
 def test_a_world_that_started_everywhere_is_the_next_base() -> None:
     quorum = founder("a", "b", "c")
     proposals = quorum.form(1, 2, {"a": sits(FIRST), "b": sits(FIRST)})

@@ -7,6 +7,7 @@ lost. Where a world has to go on with fewer pods, the next pod gets no image bef
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -14,7 +15,9 @@ import pytest
 
 from elasticrun.core.fleet.notices import CONTRACT
 from elasticrun.errors import ExitCode
+from tests.support.director import Worker
 from tests.support.kubernetes import ControlPlane
+from tests.support.launcher import MARK
 from tests.support.operated import Cluster, operated
 from tests.support.pod_faults import BUDGETS, CASES, PROMISES, SAVED, Case, Job
 
@@ -53,6 +56,34 @@ def test_what_the_readme_promises_of_a_fault_holds_in_pods(cluster: Cluster, cas
         _goes_through(job)
     finally:
         job.mend()  # other jobs share its hosts
+
+
+@pytest.mark.parametrize("lost", [(1, 2), (0, 1)], ids=["the master stays", "the master is lost"])
+def test_a_job_that_loses_most_of_its_pods_begins_again_at_once(
+    cluster: Cluster, lost: tuple[int, int]
+) -> None:
+    """Nobody waits for join_timeout: both hosts are gone for good, and their pods with them."""
+    job = Job(cluster, Case(f"most-{lost[0]}", "", lambda _: None))
+    job.start()
+    before = {cluster.agent(job.name, index).mark for index in range(3)}
+    hosts = [job.host(index) for index in lost]
+    for act in (cluster.kubelet.lose, cluster.kubelet.forget):
+        for host in hosts:
+            act(host)
+    cluster.began = time.monotonic()
+    cluster.wait_told(job.name, "too few of the last world are left")
+    cluster.took("from the loss to the decision")
+
+    def others() -> list[Worker]:
+        return [worker for worker in cluster.director.workers if worker.env[MARK] not in before]
+
+    cluster.director.wait(lambda: len(others()) == 3, "world of others")
+    cluster.took("from the loss to the next world")
+    assert {worker.env["WORLD_SIZE"] for worker in others()} == {"3"}
+    assert not cluster.running(job.name) & {0, 1, 2}
+    cluster.director.order("exit 0")
+    cluster.wait_phase(job.name, "Succeeded")
+    assert cluster.status(job.name)["fleet"]["failures"] == 1
 
 
 def _goes_through(job: Job) -> None:

@@ -467,6 +467,7 @@ class Told:
         self.places: dict[str, Place] = {}
         self.now: Shown | None = None
         self.told: int | None = None
+        self.lacks = 0
 
     def know(self, job: str, place: Place) -> None:
         self.places[job] = place
@@ -476,6 +477,9 @@ class Told:
 
     def shown(self, _job: str) -> Shown | None:
         return self.now
+
+    def stranded(self, _job: str) -> int:
+        return self.lacks
 
     def news(self, _job: str, told: int | None) -> Note | None:
         self.told = told
@@ -492,6 +496,19 @@ def fresh(server: Server) -> dict[str, Any] | None:
     found = [it for it in server.job["status"]["conditions"] if it["type"] == "StatusFresh"]
     assert len(found) < 2
     return found[0] if found else None
+
+
+def test_a_job_whose_pods_are_all_stranded_begins_again() -> None:
+    server, masters = Server(), Told()
+    with_masters(server, masters)
+    for pod in server.pods.values():
+        name = pod["spec"]["containers"][0]["name"]
+        pod["status"] = {"containerStatuses": [{"name": name, "state": {"running": {}}}]}
+    with_masters(server, masters)
+    masters.lacks = len(server.pods)
+    with_masters(server, masters)
+    assert server.job["status"]["phase"] == "Ending"
+    assert "too few of the last world are left" in str(events(server))
 
 
 def test_what_a_master_tells_is_shown_and_told_once() -> None:

@@ -58,7 +58,9 @@ class Pretended:
         try:
             if not self.answers:
                 await self.release.wait()
-                raise MasterUnreachableError("it was let go")
+                if not self.answers:
+                    raise MasterUnreachableError("it was let go")
+                self.release.clear()
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
@@ -166,6 +168,59 @@ def test_what_was_told_last_stays_while_there_is_no_answer(error: Exception, rea
         ask.answers.append(STATUS)
         ask.release.set()
         await watch.until(lambda it: it == Shown(TOLD))
+        await masters.close()
+
+    run(main())
+
+
+def test_who_is_stranded_is_news_at_once_and_believed_while_its_master_is_there() -> None:
+    stranded = replace(STATUS, phase=JobPhase.GATHERING, stranded=3)
+
+    async def main() -> None:
+        ask = Pretended(STATUS, stranded)
+        masters = Masters(ask)
+        watch = Watch(masters)
+        assert masters.stranded(JOB) == 0
+        masters.know(JOB, PLACE)
+        await watch.until(lambda _: masters.stranded(JOB) == 3)
+        masters.know(JOB, replace(PLACE, addresses=("10.0.0.1", "10.0.0.3")))
+        assert masters.stranded(JOB) == 3
+        masters.know(JOB, replace(PLACE, addresses=("10.0.0.3",)))
+        assert masters.stranded(JOB) == 0, "these replicas are others"
+        masters.know(JOB, PLACE)
+        assert masters.stranded(JOB) == 0
+        await ask.count(3)
+        ask.release.set()
+        await masters.close()
+
+    run(main())
+
+
+def test_an_answer_of_a_master_that_is_gone_meanwhile_strands_nobody() -> None:
+    async def main() -> None:
+        ask = Pretended()
+        masters = Masters(ask)
+        watch = Watch(masters)
+        masters.know(JOB, PLACE)
+        await ask.count(1)
+        masters.know(JOB, replace(PLACE, addresses=("10.0.0.3",)))
+        ask.answers.append(replace(STATUS, stranded=3))
+        ask.release.set()
+        await watch.until(lambda it: it is not None and it.training is not None)
+        assert masters.stranded(JOB) == 0
+        await masters.close()
+
+    run(main())
+
+
+def test_a_silent_master_strands_nobody() -> None:
+    async def main() -> None:
+        ask = Pretended(replace(STATUS, stranded=3), MasterUnreachableError("nobody there"))
+        masters = Masters(ask)
+        watch = Watch(masters)
+        masters.know(JOB, PLACE)
+        await watch.until(lambda it: it is not None and it.trouble is not None)
+        assert masters.stranded(JOB) == 0
         await masters.close()
 
     run(main())

@@ -36,6 +36,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("want"), st.integers(0, 6), st.none(), st.none()),
     st.tuples(st.just("bounds"), st.integers(1, 6), st.none(), st.none()),
     st.tuples(st.just("scale"), st.integers(-2, 2), st.none(), st.none()),
+    st.tuples(st.just("strand"), st.integers(1, 6), st.none(), st.none()),
     st.tuples(st.just("crash"), st.integers(0, 3), st.none(), st.none()),
 )
 WISHES = st.builds(
@@ -59,6 +60,7 @@ class Platform:
         self.operations: list[Operation] = []  # that were not told to have ended
         self.ended: dict[str, ScalePhase] = {}  # whether that was told or not
         self.asked = 0
+        self.stranded = 0  # as a master says, until it is decided on
 
     def happen(self, kind: str, number: int, code: int | None, cause: Cause | None) -> None:
         indices = sorted(index for index, it in self.seen.items() if it.phase is not Phase.ENDED)
@@ -68,6 +70,8 @@ class Platform:
                 self.now += number
             case "suspend":
                 self.wish = replace(self.wish, suspended=not self.wish.suspended)
+            case "strand":
+                self.stranded = number
             case "want":
                 self.wish = replace(self.wish, wanted=number)
             case "scale":
@@ -88,8 +92,10 @@ class Platform:
         """Decide; whoever does dies after so many actions."""
         before = self.record
         asked = tuple(self.operations)
-        decision = decide(self.wish, self.seen.values(), before, self.now, "", asked)
-        again = decide(self.wish, self.seen.values(), decision.record, self.now, "", asked)
+        seen, stranded = list(self.seen.values()), self.stranded
+        decision = decide(self.wish, seen, before, self.now, "", asked, stranded=stranded)
+        again = decide(self.wish, seen, decision.record, self.now, "", asked, stranded=stranded)
+        self.stranded = 0
         self._check_results(decision)
         starts = {it.index for it in decision.actions if isinstance(it, Start)}
         removals = {it.index for it in decision.actions if isinstance(it, Remove)}

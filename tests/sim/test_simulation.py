@@ -14,6 +14,7 @@ import pytest
 
 from elasticrun import config
 from elasticrun.core.health import checkup
+from elasticrun.core.health.candidates import Candidates
 from elasticrun.core.health.checkup import HealthBook
 from elasticrun.core.health.verdicts import judge
 from elasticrun.core.job import growing
@@ -33,7 +34,7 @@ from elasticrun.core.state.placement import Transfer, plan_gathering
 from elasticrun.sim import ills, run, scenario
 from elasticrun.sim.count_rules import counts_are_exact
 from elasticrun.sim.draw import generate, generate_shrinking
-from elasticrun.sim.failover import simulator
+from elasticrun.sim.failover import Failover, simulator
 from elasticrun.sim.kernel import Violation
 from elasticrun.sim.literal import literal
 from elasticrun.sim.scenario import (
@@ -223,6 +224,21 @@ def violated(cases: Iterable[Scenario]) -> set[str]:
 def test_without_votes_two_masters_would_act(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Quorum, "obstacle", lambda quorum, nodes: "")
     assert "each world has a quorum of the last" in violated(generate(seed, 8) for seed in range(3, 83, 4))
+
+
+def test_who_only_waits_for_the_job_to_begin_would_be_called_stranded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Candidates, "are_lost", True)
+    assert violated([generate(7, 8)]) == {"who is stranded trains no more"}
+
+
+def test_who_is_stranded_is_found() -> None:
+    """Else the rule about them would prove nothing."""
+    found = [simulator(generate(seed, 3)) for seed in range(3, 83, 4)]
+    for sim in found:
+        sim.run()
+    assert any(sim.rules.are_stranded for sim in found if isinstance(sim, Failover))
 
 
 def test_one_host_could_begin_the_job_twice(monkeypatch: pytest.MonkeyPatch) -> None:

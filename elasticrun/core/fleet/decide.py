@@ -9,6 +9,12 @@ A replica in the record that was never seen is started again, under the same ind
 it may have died before it did. One that was seen, and is not there any more, was deleted. (One that is
 deleted without a trace before anybody saw it is taken for the former.)
 
+A world that has lost too many of its members cannot be followed by another one, as those may train on
+elsewhere (``core/membership/quorum.py``). Its master tells how many nodes are with it then. If that is as
+many as run, nobody else is left who could come back to it, or train on. So these are removed, and the job
+begins again, in replicas that know nothing of that world. A count that is wrong costs a beginning, which is
+counted, and never gives two worlds: all replicas have ended before others start.
+
 Agents of one job refuse one that was told other bounds. So the bounds stay those of the replicas that run,
 and others hold once none of them does.
 
@@ -24,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from elasticrun.core.fleet.fates import OF_JOB, Fate, Judgement, in_words, judge, more_memory
-from elasticrun.core.fleet.pauses import CALM, LOSS_CALM, is_within, not_before_of
+from elasticrun.core.fleet.pauses import CALM, LOSS_CALM, forgiven, is_within, not_before_of
 from elasticrun.core.fleet.replicas import (
     UNMEASURED,
     Action,
@@ -66,17 +72,19 @@ def decide(
     operations: Sequence[Operation] = (),
     usage: Usage = UNMEASURED,
     unstarted: str = "",
+    stranded: int = 0,
 ) -> Decision:
     """Decide what to do at ``now``, in seconds of the wall clock.
 
     ``refused``: why the platform did not do what was decided before, to be told. ``operations``: for more or
     fewer replicas, the oldest first; those that were told to have ended may be left out. ``usage``: measured.
-    ``unstarted``: why a start was refused.
+    ``unstarted``: why a start was refused. ``stranded``: how many replicas a master has with it that lacks
+    others of the last world; 0: it lacks none.
     """
     draft = _Draft(wish, {each.index: each for each in seen}, size(wish, record, usage), now)
     draft.adopt()
     draft.judge_all()
-    draft.settle()
+    draft.settle(stranded)
     draft.scale(operations)
     draft.fill(unstarted)
     return draft.decision(refused)
@@ -185,8 +193,12 @@ class _Draft:
 
     # -- what follows for the job
 
-    def settle(self) -> None:
+    def settle(self, stranded: int) -> None:
         """Conclude from what still runs, or that nothing does."""
+        running = sum(each.phase is Phase.RUNNING for each in self._seen.values())
+        if 0 < running <= stranded and self._record.verdict is None and not self._wish.suspended:
+            self._conclude(Verdict.AGAIN, f"too few of the last world are left among the {running} that run")
+            self._drop(self._live, "the job begins again")
         is_given_up = self._record.halted and self._record.verdict is None
         are_too_few = len(self._live) < self._shape.min_replicas and not _running(self._seen, self._live)
         if is_given_up and are_too_few:
@@ -230,18 +242,7 @@ class _Draft:
         is_over = self._record.verdict not in (None, Verdict.AGAIN)
         if self._wish.suspended and not is_over:
             self._drop(self._live, "the job is suspended")
-            self._change(
-                failures=0,
-                streak=0,
-                failed_at=None,
-                losses=0,
-                lost_at=None,
-                drained_at=None,
-                halted="",
-                requests=Amounts(),
-                peak=Amounts(),
-                unsized="",
-            )
+            self._record = forgiven(self._record)
         elif self._record.verdict is not None:
             self._finish()
         else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from elasticrun.core.fleet.replicas import Record
+from dataclasses import replace
+
+from elasticrun.core.fleet.replicas import Amounts, Record
 
 #: Seconds of pause before the second replacement in a row; it doubles up to the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
@@ -16,6 +18,23 @@ LOSS_CALM, FREE_LOSSES = 60.0, 8
 def is_within(seconds: float, then: float | None, now: float) -> bool:
     """Whether something was at most so many seconds ago; None: it never was."""
     return then is not None and now - then < seconds
+
+
+def forgiven(record: Record) -> Record:
+    """The record of a job that is suspended: it is resumed as if nothing had failed."""
+    return replace(
+        record,
+        failures=0,
+        streak=0,
+        failed_at=None,
+        losses=0,
+        lost_at=None,
+        drained_at=None,
+        halted="",
+        requests=Amounts(),
+        peak=Amounts(),
+        unsized="",
+    )
 
 
 def not_before_of(record: Record, grace: float, replicas: int) -> float | None:

@@ -1,9 +1,10 @@
 """What a platform shows of the training, as the job's master tells it: which facts, and when.
 
 Theory. The master is asked again and again, and waits with its answer until something is new. It runs in a
-replica, beside code of anybody, so it may be dead, late or lying: nothing that it says decides which replicas
-there are, and each value is brought within bounds here. What it said last stays shown while it is away; a
-condition says so once that has lasted for ``PATIENCE``, as a master that is started again is back sooner.
+replica, beside code of anybody, so it may be dead, late or lying: nothing that is shown decides which
+replicas there are, and each value is brought within bounds here. (That replicas are stranded is not shown,
+and does decide: ``decide.py``.) What it said last stays shown while it is away; a condition says so once that
+has lasted for ``PATIENCE``, as a master that is started again is back sooner.
 
 Each change that is shown costs the platform a write, and there may be hundreds of jobs. So there are at least
 ``GAP`` seconds between two changes of what is shown of one job; what happens meanwhile is shown together. So

@@ -131,6 +131,16 @@ class Candidates:
         """How many nodes could be members of the next world."""
         return len(self.ready) - self.standings[Standing.DOUBTFUL]
 
+    @property
+    def are_lost(self) -> bool:
+        """Whether the job cannot go on with the nodes that are here, whoever leads them."""
+        return self._quorum.is_lost(self.here, self._has_member_at)
+
+    def _has_member_at(self, position: int) -> bool:
+        """Whether the node of a listed host is here, and was a member of the last complete world."""
+        found = (each for each in self._nodes.values() if each.info.position == position)
+        return any(self._quorum.is_voter(each.info.incarnation, each.status.votes) for each in found)
+
     def trusted(self) -> list[str]:
         """The nodes that are ready and passed their last check."""
         return [name for name, standing in self.ready.items() if standing is Standing.TRUSTED]

@@ -44,7 +44,15 @@ def describe(
 
 def mark_now(job: JobState) -> str:
     """The ``mark`` of the status, at a cost that does not grow with the nodes."""
-    return mark_of(job.round, job.phase, len(job.current.assignments), _workers(job), job.budget.spent)
+    world = len(job.current.assignments)
+    return mark_of(job.round, job.phase, world, _workers(job), job.budget.spent, stranded(job))
+
+
+def stranded(job: JobState) -> int:
+    """How many nodes are here, if the job cannot go on with these; 0: it can, or that is not known."""
+    if job.phase is not JobPhase.GATHERING or not job.obstacle or job.members.detached:
+        return 0
+    return len(job.members.nodes) if job.candidates.are_lost else 0
 
 
 def _workers(job: JobState) -> int:
@@ -72,6 +80,7 @@ def describe_briefly(job: JobState) -> JobStatus:
         scaled=_scaled(job.scaled),
         world=len(job.current.assignments),
         workers=_workers(job),
+        stranded=stranded(job),
     )
 
 

@@ -64,6 +64,11 @@ two listed hosts A and B, and a node N of a third. While B was cut off, A's mast
 of {A, B}, and then {N} on half of that. If A now loses its state while N trains on, cut off, then new agents
 of A and the old one of B are all that the list names, and know nothing of N.
 
+That nodes are dead for good only somebody outside can know, who has removed them. ``is_lost`` says what
+follows if no others live than those that are here. Still these may not just go on: the dead may have formed a
+further world with newcomers, which live elsewhere. So whoever knows ends all of them, and begins the job anew
+(``core/fleet/decide.py``).
+
 **Times.** They decide how soon a job goes on, never whether it is safe. An agent leaves an endpoint that
 does not answer after ``TAKEOVER_DELAY``: a master that was only killed is back in less than a second. A
 master that cannot get a quorum steps down after its ``patience``. That doubles along the list, so it
@@ -74,7 +79,7 @@ master can ever lead again, agents do not walk for ever: see ``core/agent/search
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from elasticrun.core.membership.tally import Members, Tally, Votes
 from elasticrun.core.protocol.messages import MAX_NAMED_MEMBERS, MAX_VOTES, Proposal, Vote, World
@@ -219,6 +224,21 @@ class Quorum:
             return ""
         nodes.forget_before(self.base.round)
         return self._missing(self.base, nodes)
+
+    def is_lost(self, nodes: Tally, has_leader: Callable[[int], bool]) -> bool:
+        """Whether no master could lead these nodes, if no other node lives.
+
+        A master elsewhere may know which of the worlds in doubt was complete, so each of them has to be lost.
+        ``has_leader``: whether the node of a listed host is here as a member of the base. It has its journal
+        then, so its master may go on with half of what it formed.
+        """
+        if self.base is None or not self.obstacle(nodes):
+            return False
+        for world in (self.base, *self._in_doubt(self.base, nodes)):
+            here = nodes.present(world, self._members_of.get(world))
+            if 2 * here > world.size or (2 * here == world.size and has_leader(world.epoch % self.endpoints)):
+                return False
+        return True
 
     def form(self, round_: int, epoch: int, members: Mapping[str, Votes]) -> dict[str, Proposal]:
         """Note a new world of these incarnations. Returns the proposal for each of them."""

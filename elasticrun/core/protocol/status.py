@@ -60,9 +60,9 @@ class TaskStatus:
     usage: TaskUsage | None = None  # None: nothing was heard of it
 
 
-def mark_of(round_: int, phase: JobPhase, world: int, workers: int, restarts: int) -> str:
+def mark_of(round_: int, phase: JobPhase, world: int, workers: int, restarts: int, stranded: int) -> str:
     """The ``mark`` of a status with these facts."""
-    return f"{round_}:{phase.value}:{world}:{workers}:{restarts}"
+    return f"{round_}:{phase.value}:{world}:{workers}:{restarts}:{stranded}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +119,12 @@ class JobStatus:
     cause: Sentence = ""  # why the last round that stopped did; "": none has, or it is not known
 
     peak: UsagePeak | None = None  # None: nothing was measured
+    stranded: Counted = 0  # nodes that are here, if the job cannot go on without others of the last world
 
     @property
     def mark(self) -> str:
         """Changes with what whoever only wants to know how the job is has to hear at once."""
-        return mark_of(self.round, self.phase, self.world, self.workers, self.restarts_used)
+        return mark_of(self.round, self.phase, self.world, self.workers, self.restarts_used, self.stranded)
 
 
 def fitting(nodes: Iterable[NodeStatus]) -> Iterator[NodeStatus]:

@@ -156,13 +156,14 @@ class Kubernetes:
         version = self._learn(job, listed["metadata"]["resourceVersion"])
         uid = found["metadata"]["uid"]
         seen = seen_of(listed["items"], name, uid)
-        usage = Usage()
+        usage, stranded = Usage(), 0
         if self._masters is not None:
             self._masters.know(job, Place(namespace, name, uid, addresses_of(listed["items"], uid)))
             shown = self._masters.shown(job)
             if shown and shown.training and shown.trouble is None:  # else it may be of before a suspension
                 usage = shown.training.usage
-        return Sight(wish, seen, record_of(status), self._asked(job), Read(found, version), usage)
+            stranded = self._masters.stranded(job)
+        return Sight(wish, seen, record_of(status), self._asked(job), Read(found, version), usage, stranded)
 
     def _asked(self, job: str) -> tuple[Operation, ...]:
         """The operations that have not ended, the oldest first."""

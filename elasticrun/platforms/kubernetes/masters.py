@@ -46,7 +46,7 @@ from elasticrun.errors import (
     UnauthenticatedError,
 )
 from elasticrun.platforms.kubernetes.api import FORBIDDEN, NOT_FOUND, Api, ApiError
-from elasticrun.platforms.kubernetes.names import PORT, core_path, secret_name
+from elasticrun.platforms.kubernetes.names import MOST_REPLICAS, PORT, core_path, secret_name
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +163,11 @@ class Masters:
         line = self._lines.get(job)
         return None if line is None else line.contact.shown
 
+    def stranded(self, job: str) -> int:
+        """How many replicas a master has with it that lacks others, as it just said; 0: it lacks none."""
+        line = self._lines.get(job)
+        return 0 if line is None else line.stranded
+
     def news(self, job: str, told: int | None) -> Note | None:
         """What to tell, once, of what is shown; ``told``: the round that was shown before."""
         line = self._lines.get(job)
@@ -182,7 +187,7 @@ class Masters:
             asking = sum(bool(each.place.addresses) for each in self._lines.values())
             wait = wait_for(asking, self._at_a_time) if mark else 0.0
             # One at a time: who answered is asked again, and a silent one does not hold up the others.
-            address = place.addresses[line.turn % len(place.addresses)]
+            address = line.asked = place.addresses[line.turn % len(place.addresses)]
             asked = Place(place.namespace, place.name, place.uid, (address,))
             return await within(wait + ANSWER_TIME, self._ask(asked, mark, wait))
 
@@ -204,6 +209,8 @@ class _Line:
         self.mark = ""  # of the last answer; "": there was none
         self.turn = 0  # which of the addresses is asked next
         self.told: int | None = None  # the round that was told last
+        self.asked = ""  # the address that was asked last
+        self.stranded = 0  # as that one said
         self.contact = Contact()
         self._ask = ask
         self._happened = happened
@@ -217,6 +224,7 @@ class _Line:
         if place.addresses != self.place.addresses:
             self.place = place
             self._moved.set()
+            self._believe(self.stranded)
 
     def close(self) -> None:
         """End."""
@@ -230,6 +238,7 @@ class _Line:
             asked = self._loop.time()
             if trouble := await self._try():
                 self.mark, self.turn = "", self.turn + 1
+                self._believe(0)
                 self._hear(failed(self.contact, trouble, self._loop.time()))
                 await happens(self._moved, self._pause())
             elif (left := asked + SPACING - self._loop.time()) > 0:
@@ -256,7 +265,15 @@ class _Line:
             return Trouble("Fault", "the operator could not ask the job's master: see its log")
         self.mark = status.mark
         self._hear(answered(self.contact, training))
+        if self._believe(min(status.stranded, MOST_REPLICAS)):
+            self._happened()
         return None
+
+    def _believe(self, stranded: int) -> bool:
+        """Take this in, if who said so is still there: those that run later know nothing of it."""
+        before = self.stranded
+        self.stranded = stranded if self.asked in self.place.addresses else 0
+        return self.stranded != before
 
     def _hear(self, contact: Contact) -> None:
         """Know this from now on, and show it when it is time."""
