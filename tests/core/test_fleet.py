@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from elasticrun.core.fleet.decide import MOST_KEPT, OVER, OVERDUE, decide
+from elasticrun.core.fleet.cleaning import MOST_KEPT
+from elasticrun.core.fleet.decide import OVER, decide
 from elasticrun.core.fleet.fates import Fate, in_words, judge
 from elasticrun.core.fleet.pauses import FIRST_PAUSE, LONGEST_PAUSE
+from elasticrun.core.fleet.places import OVERDUE
 from elasticrun.core.fleet.replicas import (
     Cause,
     CleanPolicy,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from elasticrun.core.fleet.decide import OVERDUE, decide
+from elasticrun.core.fleet.decide import decide
 from elasticrun.core.fleet.notices import CONTRACT, Next, Notice, Terms, cause_of, default_grace
+from elasticrun.core.fleet.places import OVERDUE
 from elasticrun.core.fleet.replicas import Cause, Live, Phase, Record, Seen, Shape, Start, Wish
 
 NOW = 1000.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from elasticrun.core.fleet.notices import FREE_CAUSES, LEAVING_CODES
-from elasticrun.core.fleet.replicas import Cause, Seen, Wish
+from elasticrun.core.fleet.replicas import Cause, Role, Seen
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import EXIT_CODE_MEANING, ExitCode
 
@@ -76,9 +76,9 @@ def judge(seen: Seen) -> Judgement:
     return Judgement(Fate.FAILED, _text(seen), avoid=code in _BAD_HOST)
 
 
-def more_memory(wish: Wish, given: int, seen: Seen) -> tuple[int, int]:
+def more_memory(role: Role, given: int, seen: Seen) -> tuple[int, int]:
     """What replicas get, if they are given so much and one had too little; and the most that there may be."""
-    cap = wish.max_memory or (wish.memory or seen.memory) * MOST_TIMES
+    cap = role.max_memory or (role.memory or seen.memory) * MOST_TIMES
     return max(given, min(cap, seen.memory * MORE)), cap
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 
-from elasticrun.core.fleet.replicas import Amounts, Record
+from elasticrun.core.fleet.replicas import Tally
 
 #: Seconds of pause before the second replacement in a row; it doubles up to the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 300.0
@@ -20,35 +20,19 @@ def is_within(seconds: float, then: float | None, now: float) -> bool:
     return then is not None and now - then < seconds
 
 
-def forgiven(record: Record) -> Record:
-    """The record of a job that is suspended: it is resumed as if nothing had failed."""
-    return replace(
-        record,
-        failures=0,
-        streak=0,
-        failed_at=None,
-        losses=0,
-        lost_at=None,
-        drained_at=None,
-        halted="",
-        requests=Amounts(),
-        peak=Amounts(),
-        unsized="",
-    )
-
-
-def not_before_of(record: Record, grace: float, replicas: int) -> float | None:
-    """Until when nothing may be started.
+def not_before_of(
+    tallies: Iterable[Tally], drained_at: float | None, grace: float, replicas: int
+) -> float | None:
+    """Until when nothing may be started of what these are the tallies of, so many replicas.
 
     Of a replica that was told to leave the others may have been told so too, as by elastic-ctl stop; then
-    they have left within their grace.
+    they have left within their grace. ``drained_at``: when that was.
     """
-    waits = []
-    if record.drained_at is not None:
-        waits.append(record.drained_at + grace)
-    if record.streak > 1 and record.failed_at is not None:
-        pause = FIRST_PAUSE * 2.0 ** min(record.streak - 2, 30)
-        waits.append(record.failed_at + min(pause, LONGEST_PAUSE))
-    if record.losses > 2 * replicas + FREE_LOSSES and record.lost_at is not None:
-        waits.append(record.lost_at + FIRST_PAUSE)
+    waits = [] if drained_at is None else [drained_at + grace]
+    for tally in tallies:
+        if tally.streak > 1 and tally.failed_at is not None:
+            pause = FIRST_PAUSE * 2.0 ** min(tally.streak - 2, 30)
+            waits.append(tally.failed_at + min(pause, LONGEST_PAUSE))
+        if tally.losses > 2 * replicas + FREE_LOSSES and tally.lost_at is not None:
+            waits.append(tally.lost_at + FIRST_PAUSE)
     return max(waits, default=None)

@@ -50,12 +50,22 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many replicas one role has."""
+
+    role: str
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What all agents of a job must have been told alike."""
 
     min_replicas: int
     max_replicas: int
     slots: int = 1  # how many of the replicas have a name or a role that a successor has again
+    roles: tuple[Bounds, ...] = ()  # of several, which add up to the above; (): one role, which is called ""
 
     def __str__(self) -> str:
         return f"{self.min_replicas}:{self.max_replicas}"
@@ -75,9 +85,22 @@ class Usage:
 
     peak: Amounts = Amounts()  # the most that any of them used
     room: Amounts = Amounts()  # the least that any of them had
+    by_role: tuple[tuple[str, Usage], ...] = ()  # the same of the replicas of each role, as far as known
 
 
 UNMEASURED = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What is asked of one role of several; the fields mean what they mean in ``Wish``."""
+
+    name: str
+    wanted: int
+    max_failures: int = 10
+    memory: int = 0
+    max_memory: int = 0
+    caps: Amounts = Amounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +116,10 @@ class Wish:
     clean: CleanPolicy = CleanPolicy.RUNNING
     grace: float = 45.0  # seconds that a replica may take to end
     caps: Amounts = Amounts()  # of requests by what was measured; 0: there are others
+    # If the job has several roles, each says what is asked of it, and ``max_failures`` is how often
+    # the whole job begins again.
+    roles: tuple[Role, ...] = ()
+    name: str = ""  # what people call the only role
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +138,7 @@ class Seen:
     words: str = ""  # what the platform says of its end
     is_homeless: bool = False  # no host has room for it, and it requests what was measured
     lingers: bool = False  # it has ended, and something beside it goes on in its place
+    role: str = ""  # as it was started
 
     @property
     def is_leaving(self) -> bool:
@@ -125,6 +153,7 @@ class Live:
     index: int
     slot: int = -1
     seen: bool = False  # whether it was ever seen; else it may still have to be started
+    role: str = ""
 
 
 class ScalePhase(Enum):
@@ -148,6 +177,7 @@ class Operation:
     more: int = 0  # negative: fewer
     indices: tuple[int, ...] = ()  # of those that shall leave, instead
     timeout: float = 600.0  # seconds
+    role: str = ""  # whose replicas; "": that of a job with only one
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +189,7 @@ class Scaling:
     grows: bool
     before: int  # the offset
     until: float
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +202,30 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """What is remembered of one role; the fields mean what they mean in ``Record``."""
+
+    role: str = ""
+    failures: int = 0
+    streak: int = 0
+    failed_at: float | None = None
+    losses: int = 0
+    lost_at: float | None = None
+    memory: int = 0
+    halted: str = ""
+    base: int = 0
+    offset: int = 0
+    requests: Amounts = Amounts()
+    peak: Amounts = Amounts()
+    unsized: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
-    """What is remembered from one decision to the next, wherever the platform keeps it."""
+    """What is remembered from one decision to the next, wherever the platform keeps it.
+
+    Of a job with several roles each role has a tally, and the same fields here are of the job as a whole.
+    """
 
     next_index: int = 0
     shape: Shape | None = (
@@ -198,6 +251,7 @@ class Record:
     requests: Amounts = Amounts()  # of new replicas, by what was measured
     peak: Amounts = Amounts()  # from which they were chosen
     unsized: str = ""  # why nothing is requested by what was measured
+    tallies: tuple[Tally, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +264,7 @@ class Start:
     avoided: tuple[str, ...]
     shape: Shape
     requests: Amounts = Amounts()
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +298,15 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """How many replicas of a role run, and are wanted."""
+
+    role: str
+    running: int
+    wanted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do, what to remember, and what to tell."""
 
@@ -255,3 +319,4 @@ class Decision:
     running: int
     wanted: int = 0
     results: tuple[Result, ...] = ()  # of the operations that were asked for
+    roles: tuple[Count, ...] = ()  # of a job with several

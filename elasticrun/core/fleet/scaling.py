@@ -5,15 +5,27 @@ operation begins by changing the offset, in the same step in which the record re
 may die at any time, and the next one neither forgets it nor does it again. It ends when the replicas are as
 it asked, or when its time is over: then a growth is taken back, while replicas that were told to leave do.
 Results are remembered, as whoever has to be told of one may die before. A new number in the description
-replaces all offsets, and ends the operation that is under way.
+replaces all offsets of that role, and ends the operation that is under way for it. An operation is for one
+role: it names one if there are several, and of the others nothing changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from elasticrun.core.fleet.replicas import Operation, Record, Result, ScalePhase, Scaling, Shape, Wish
+from elasticrun.core.fleet.replicas import (
+    Bounds,
+    Live,
+    Operation,
+    Record,
+    Result,
+    ScalePhase,
+    Scaling,
+    Shape,
+    Wish,
+)
+from elasticrun.core.fleet.roles import bounds_of, of, role_of, tally_of, with_tally
 from elasticrun.dataclass import dataclass
 
 #: So many results are remembered.
@@ -22,9 +34,9 @@ MOST_RESULTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What an operation is judged by."""
+    """What an operation for one role is judged by."""
 
-    shape: Shape
+    bounds: Bounds
     live: Collection[int]  # the replicas that are meant to run
     running: int  # of these
     holding: int  # these, and those that still end
@@ -40,23 +52,42 @@ class Scaled:
     results: tuple[Result, ...]
 
 
-def wanted_of(wish: Wish, shape: Shape, record: Record) -> int:
-    """How many replicas are wanted now."""
-    offset = record.offset if record.base == wish.wanted else 0
-    return min(max(wish.wanted + offset, shape.min_replicas), shape.max_replicas)
+def wanted_of(wish: Wish, shape: Shape, record: Record, name: str) -> int:
+    """How many replicas of a role are wanted now."""
+    role, bounds, tally = role_of(wish, shape, name), bounds_of(shape, name), tally_of(record, name)
+    offset = tally.offset if tally.base == role.wanted else 0
+    return min(max(role.wanted + offset, bounds.least), bounds.most)
 
 
-def scale(wish: Wish, record: Record, operations: Sequence[Operation], scene: Scene, now: float) -> Scaled:
-    """Take the operations of a job, the oldest first, one step further."""
-    if record.base != wish.wanted:
-        record = _end(record, ScalePhase.FAILED, "the job's own number of replicas was changed")
-        record = replace(record, base=wish.wanted, offset=0)
-    record = _go_on(record, scene, now)
+def least_needed(live: Collection[Live], wanted: int) -> list[int]:
+    """Those beyond the number that is wanted: the newest go first, those with a name of their own last."""
+    by_need = sorted(live, key=lambda it: (it.slot >= 0, -it.index))
+    return [each.index for each in by_need[: max(0, len(live) - wanted)]]
+
+
+def scale(
+    wish: Wish,
+    shape: Shape,
+    record: Record,
+    operations: Sequence[Operation],
+    scenes: Mapping[str, Scene],
+    now: float,
+) -> Scaled:
+    """Take the operations of a job, the oldest first, one step further. ``scenes``: by role."""
+    for name in scenes:
+        tally, wanted = tally_of(record, name), role_of(wish, shape, name).wanted
+        if tally.base != wanted:
+            if record.scaling is not None and record.scaling.role == name:
+                record = _end(
+                    record, ScalePhase.FAILED, f"the job's own number of replicas{of(name)} was changed"
+                )
+            record = with_tally(record, replace(tally, base=wanted, offset=0))
+    record = _go_on(record, scenes, now)
     leaving: tuple[int, ...] = ()
     for operation in operations[:MOST_RESULTS]:
         if record.scaling is None and _result(record, operation.key) is None:
-            record, leaving = _begin(wish, record, operation, scene, now)
-            record = record if leaving else _go_on(record, scene, now)
+            record, leaving = _begin(wish, shape, record, operation, scenes, now)
+            record = record if leaving else _go_on(record, scenes, now)
     results = tuple(_told(record, operation.key) for operation in operations)
     return Scaled(_without_old(record, {operation.key for operation in operations}), leaving, results)
 
@@ -68,46 +99,79 @@ def _without_old(record: Record, asked: set[str]) -> Record:
     return replace(record, results=tuple(result for result in record.results if result.key not in old))
 
 
-def _go_on(record: Record, scene: Scene, now: float) -> Record:
+def _go_on(record: Record, scenes: Mapping[str, Scene], now: float) -> Record:
     """End the operation that is under way, if it is time."""
     active = record.scaling
     if active is None:
         return record
+    if (scene := scenes.get(active.role)) is None:
+        return _end(record, ScalePhase.FAILED, f"the job has no role {active.role} any more")
     if scene.over:
         return _end(record, ScalePhase.FAILED, scene.over)
-    count = len(scene.live)
+    count, whose = len(scene.live), of(active.role)
     has_grown = count == active.target == scene.running
     if has_grown if active.grows else scene.holding <= active.target:
-        return _end(record, ScalePhase.SUCCEEDED, f"{count} replicas, as was asked for")
+        return _end(record, ScalePhase.SUCCEEDED, f"{count} replicas{whose}, as was asked for")
     if now < active.until:
         return record
-    if active.grows:
-        text = f"{scene.running} of {active.target} replicas ran in time: there are as many wanted as before"
-        return replace(_end(record, ScalePhase.FAILED, text), offset=active.before)
-    return _end(record, ScalePhase.FAILED, f"{scene.holding - active.target} replicas did not end in time")
+    if not active.grows:
+        left = scene.holding - active.target
+        return _end(record, ScalePhase.FAILED, f"{left} replicas{whose} did not end in time")
+    text = (
+        f"{scene.running} of {active.target} replicas{whose} ran in time: there are as many wanted as before"
+    )
+    before = replace(tally_of(record, active.role), offset=active.before)
+    return with_tally(_end(record, ScalePhase.FAILED, text), before)
 
 
 def _begin(
-    wish: Wish, record: Record, operation: Operation, scene: Scene, now: float
+    wish: Wish,
+    shape: Shape,
+    record: Record,
+    operation: Operation,
+    scenes: Mapping[str, Scene],
+    now: float,
 ) -> tuple[Record, tuple[int, ...]]:
-    wanted = wanted_of(wish, scene.shape, record)
-    target = wanted + operation.more - len(operation.indices)
+    name = operation.role
+    if "" in scenes and name == wish.name:
+        name = ""
+    if refusal := _unknown(name, scenes):
+        return _remember(record, Result(operation.key, ScalePhase.FAILED, refusal)), ()
+    tally, scene = tally_of(record, name), scenes[name]
+    target = wanted_of(wish, shape, record, name) + operation.more - len(operation.indices)
     if refusal := scene.over or _refusal(operation, target, scene):
         return _remember(record, Result(operation.key, ScalePhase.FAILED, refusal)), ()
-    scaling = Scaling(operation.key, target, operation.more > 0, record.offset, now + operation.timeout)
-    return replace(record, scaling=scaling, offset=target - wish.wanted), operation.indices
+    until = now + operation.timeout
+    scaling = Scaling(operation.key, target, operation.more > 0, tally.offset, until, name)
+    offset = target - role_of(wish, shape, name).wanted
+    return with_tally(replace(record, scaling=scaling), replace(tally, offset=offset)), operation.indices
+
+
+def _unknown(name: str, scenes: Mapping[str, Scene]) -> str:
+    """Why it is not clear whose replicas are meant; "" if it is."""
+    if name in scenes:
+        return ""
+    if "" in scenes:
+        return f"the job has no role {name}: it has only one, so name none"
+    names = ", ".join(scenes)
+    return (
+        f"the job has no role {name}: name one of {names}"
+        if name
+        else f"the job has several roles: name one of {names}"
+    )
 
 
 def _refusal(operation: Operation, target: int, scene: Scene) -> str:
     """Why an operation cannot begin; "" if it can."""
+    bounds, whose = scene.bounds, of(scene.bounds.role)
     if absent := [index for index in operation.indices if index not in scene.live]:
-        return f"there is no replica {', '.join(map(str, absent))}"
+        return f"there is no replica {', '.join(map(str, absent))}{whose}"
     if len(set(operation.indices)) < len(operation.indices):
         return "a replica is named twice"
-    if target > scene.shape.max_replicas:
-        return f"there would be {target} replicas of at most {scene.shape.max_replicas}"
-    if target < scene.shape.min_replicas:
-        return f"there would be {target} replicas of at least {scene.shape.min_replicas}"
+    if target > bounds.most:
+        return f"there would be {target} replicas{whose} of at most {bounds.most}"
+    if target < bounds.least:
+        return f"there would be {target} replicas{whose} of at least {bounds.least}"
     return "" if operation.more or operation.indices else "it asks for nothing"
 
 
@@ -115,8 +179,12 @@ def _told(record: Record, key: str) -> Result:
     if (result := _result(record, key)) is not None:
         return result
     if record.scaling is not None and record.scaling.key == key:
-        return Result(key, ScalePhase.RUNNING, f"until there are {record.scaling.target} replicas")
+        return Result(key, ScalePhase.RUNNING, _aim(record.scaling))
     return Result(key, ScalePhase.WAITING, "another operation is under way")
+
+
+def _aim(scaling: Scaling) -> str:
+    return f"until there are {scaling.target} replicas{of(scaling.role)}"
 
 
 def _result(record: Record, key: str) -> Result | None:
@@ -124,8 +192,7 @@ def _result(record: Record, key: str) -> Result | None:
 
 
 def _end(record: Record, phase: ScalePhase, text: str) -> Record:
-    if record.scaling is None:
-        return record
+    assert record.scaling is not None
     return replace(_remember(record, Result(record.scaling.key, phase, text)), scaling=None)
 
 

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from elasticrun.core.fleet.replicas import Amounts, Record, Seen, Usage, Wish
+from elasticrun.core.fleet.replicas import Amounts, Record, Seen, Tally, Usage, Wish
+from elasticrun.core.fleet.roles import names_of, role_of, tally_of, with_tally
 
 #: The share of what it has that one may use at its peak.
 HOT = 0.8
@@ -38,17 +39,27 @@ MOST_WORDS = 200
 
 
 def size(wish: Wish, record: Record, usage: Usage) -> Record:
-    """The record with the requests that follow from what was measured until now."""
-    if record.unsized or wish.suspended:
+    """The record with the requests that follow from what was measured until now, of each role by itself."""
+    if wish.suspended:
         return record
-    known, now = record.peak, usage.peak
+    shape, measured = record.shape or wish.shape, dict(usage.by_role)
+    for name in names_of(shape):
+        used = measured.get(name, Usage()) if name else usage
+        record = with_tally(record, _size(role_of(wish, shape, name).caps, tally_of(record, name), used))
+    return record
+
+
+def _size(caps: Amounts, tally: Tally, usage: Usage) -> Tally:
+    if tally.unsized:
+        return tally
+    known, now = tally.peak, usage.peak
     peak = Amounts(max(known.memory, now.memory), max(known.cpu, now.cpu))
-    caps, room = wish.caps, usage.room
+    room, before = usage.room, tally.requests
     requests = Amounts(
-        _request(peak.memory, room.memory, caps.memory, record.requests.memory, BESIDE.memory, UNIT.memory),
-        _request(peak.cpu, room.cpu, caps.cpu, record.requests.cpu, BESIDE.cpu, UNIT.cpu),
+        _request(peak.memory, room.memory, caps.memory, before.memory, BESIDE.memory, UNIT.memory),
+        _request(peak.cpu, room.cpu, caps.cpu, before.cpu, BESIDE.cpu, UNIT.cpu),
     )
-    return record if requests == record.requests else replace(record, requests=requests, peak=peak)
+    return tally if requests == before else replace(tally, requests=requests, peak=peak)
 
 
 def _request(peak: int, room: int, cap: int, before: int, beside: int, unit: int) -> int:
@@ -61,13 +72,13 @@ def _request(peak: int, room: int, cap: int, before: int, beside: int, unit: int
     return min(wanted, max(unit, int(room * HOT) // unit * unit), cap)
 
 
-def why_too_much(record: Record, seen: Iterable[Seen], unstarted: str) -> str:
+def why_too_much(tally: Tally, seen: Iterable[Seen], unstarted: str) -> str:
     """Why nothing may be requested by what was measured any more; "" if nothing speaks against it.
 
     A platform may bound requests in ways that are not seen here, and hosts may be full with what requests
     nothing. Without requests the job ran. So one start that was refused is enough, whatever it was for.
     """
-    if record.requests == Amounts():
+    if tally.requests == Amounts():
         return ""
     if unstarted:
         return unstarted[:MOST_WORDS]

@@ -8,19 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 from elasticrun.core.fleet.replicas import CleanPolicy
+from elasticrun.core.fleet.roles import MOST_ROLES
 from elasticrun.platforms.kubernetes.names import (
     GROUP,
     KIND,
     LONGEST_NAME,
+    LONGEST_ROLE,
     MOST_REPLICAS,
     NAME_PATTERN,
     OPERATIONS,
     PLURAL,
+    ROLE_PATTERN,
     VERSION,
 )
 
 _COUNT = {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS, "format": "int32"}
+_ROLE = {"type": "string", "maxLength": LONGEST_ROLE, "pattern": ROLE_PATTERN}
 _NAME = {"type": "string", "maxLength": LONGEST_NAME, "pattern": NAME_PATTERN}
+#: Of roles: one may have no pods.
+_ANY_COUNT = {**_COUNT, "minimum": 0}
 _FREE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 #: What may also be left empty in YAML, which is null.
 _OBJECT = {**_FREE, "nullable": True}
@@ -47,15 +53,15 @@ def _role() -> dict[str, Any]:
         "type": "object",
         "required": ["template"],
         "properties": {
-            "name": {"type": "string", "default": "worker", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
+            "name": {**_ROLE, "default": "worker", "description": "No two roles of a job have the same."},
             "minReplicas": {
-                **_COUNT,
+                **_ANY_COUNT,
                 "default": 1,
-                "description": "The job runs with at least so many pods.",
+                "description": "The job runs with at least so many pods; 0 only in a role after the first.",
             },
             "maxReplicas": {**_COUNT, "default": 1, "description": "There are never more pods than this."},
             "replicas": {
-                **_COUNT,
+                **_ANY_COUNT,
                 "description": "How many pods are wanted; as many as there may be if unset.",
             },
             "maxMemory": {
@@ -102,7 +108,14 @@ def _spec() -> dict[str, Any]:
                 "default": CleanPolicy.RUNNING.value,
                 "description": "Which pods are removed once the job has ended.",
             },
-            "roles": {"type": "array", "minItems": 1, "maxItems": 1, "items": _role()},
+            "roles": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": MOST_ROLES,
+                "items": _role(),
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
         },
     }
 
@@ -126,6 +139,7 @@ def _status() -> dict[str, Any]:
             "phase": text,
             "running": {"type": "integer"},
             "wanted": {"type": "integer"},
+            "roles": {"type": "array", "nullable": True, "items": _count_of_role()},
             "message": text,
             "observedGeneration": {"type": "integer", "format": "int64"},
             "conditions": {"type": "array", "items": condition},
@@ -139,6 +153,15 @@ def _status() -> dict[str, Any]:
             "fleet": {**_FREE, "description": "What the operator remembers; not for others."},
             "podsVersion": {**text, "description": "The version of the pods that it remembers."},
         },
+    }
+
+
+def _count_of_role() -> dict[str, Any]:
+    count = {"type": "integer"}
+    return {
+        "type": "object",
+        "description": "One of several roles.",
+        "properties": {"name": {"type": "string"}, **dict.fromkeys(("running", "wanted", "failures"), count)},
     }
 
 
@@ -188,7 +211,8 @@ def _operation(kind: str, plural: str) -> dict[str, Any]:
         "default": 600,
         "description": "For how long it may take; then it has failed, and a growth is taken back.",
     }
-    fields = {"jobName": _NAME, "count": _COUNT, "timeoutSeconds": timeout}
+    role = {**_ROLE, "description": "Whose pods; required if the job has several roles."}
+    fields = {"jobName": _NAME, "role": role, "count": _COUNT, "timeoutSeconds": timeout}
     spec: dict[str, Any] = {"type": "object", "required": ["jobName"], "properties": fields}
     if kind == "ScaleIn":
         names = {"type": "array", "maxItems": 1000, "items": text}

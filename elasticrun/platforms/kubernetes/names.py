@@ -10,6 +10,8 @@ API_VERSION = f"{GROUP}/{VERSION}"
 OPERATIONS = {"scaleouts": "ScaleOut", "scaleins": "ScaleIn"}
 #: On each pod; selects the pods of a job.
 JOB_LABEL = f"{GROUP}/job"
+#: On each pod of a job with several roles.
+ROLE_LABEL = f"{GROUP}/role"
 INDEX_LABEL, SLOT_LABEL, UID_LABEL = f"{GROUP}/index", f"{GROUP}/slot", f"{GROUP}/job-uid"
 #: On each pod that requests what was measured.
 SIZED = f"{GROUP}/sized"
@@ -18,6 +20,8 @@ PORT = 29400
 LONGEST_NAME = 50
 #: Of one job.
 MOST_REPLICAS = 10_000
+#: Of a role, which is the value of a label.
+ROLE_PATTERN, LONGEST_ROLE = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", 63
 #: Of a job.
 NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 
@@ -45,7 +49,10 @@ def core_path(namespace: str, kind: str, name: str = "") -> str:
 
 
 def pod_name(job: str, index: int) -> str:
-    """The same index gives the same name, so that nobody can start it twice."""
+    """The same index gives the same name, so that nobody can start it twice.
+
+    The role is a label, and no part of it: pod ``a-b-0`` could else be of role b in job a, or of job a-b.
+    """
     return f"{job}-{index}"
 
 

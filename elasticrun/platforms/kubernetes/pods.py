@@ -10,13 +10,14 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from elasticrun.core.fleet.replicas import Amounts, Shape, Start
+from elasticrun.core.fleet.replicas import Amounts, Start
 from elasticrun.platforms.kubernetes.names import (
     API_VERSION,
     INDEX_LABEL,
     JOB_LABEL,
     KIND,
     PORT,
+    ROLE_LABEL,
     SIZED,
     SLOT_LABEL,
     UID_LABEL,
@@ -27,7 +28,7 @@ from elasticrun.platforms.kubernetes.names import (
     slot_host,
 )
 from elasticrun.platforms.kubernetes.quantity import to_quantity
-from elasticrun.platforms.kubernetes.sights import grace_of, role_of
+from elasticrun.platforms.kubernetes.specs import grace_of, is_tensorflow, role_of
 
 #: Seconds that a node without running workers waits for the replacement of the master's pod.
 _MASTER_TIMEOUT = 600
@@ -36,9 +37,11 @@ _MASTER_TIMEOUT = 600
 def pod_of(job: Mapping[str, Any], start: Start) -> dict[str, Any]:
     """The pod of one replica."""
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    template = copy.deepcopy(role_of(job)["template"])
+    template = copy.deepcopy(role_of(job, start.role)["template"])
     given = template.get("metadata") or {}
     labels = {JOB_LABEL: name, UID_LABEL: uid, INDEX_LABEL: str(start.index)}
+    if start.role:
+        labels[ROLE_LABEL] = start.role
     spec = template["spec"]
     if start.slot >= 0:
         labels[SLOT_LABEL] = str(start.slot)
@@ -47,7 +50,7 @@ def pod_of(job: Mapping[str, Any], start: Start) -> dict[str, Any]:
     spec["restartPolicy"] = "Never"
     container = spec["containers"][0]
     spec.setdefault("terminationGracePeriodSeconds", grace_of(container))
-    _set_variables(container, name, uid, start.shape)
+    _set_variables(container, name, uid, start)
     container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     if start.memory:
         _raise_memory(container, start.memory)
@@ -117,7 +120,8 @@ def secret_of(job: Mapping[str, Any], token: str) -> dict[str, Any]:
     }
 
 
-def _set_variables(container: dict[str, Any], name: str, uid: str, shape: Shape) -> None:
+def _set_variables(container: dict[str, Any], name: str, uid: str, start: Start) -> None:
+    shape = start.shape
     known = {str(each.get("name")) for each in container.get("env") or []}
     secret = {"secretKeyRef": {"name": secret_name(name, uid), "key": "token"}}
     ours: list[dict[str, Any]] = [
@@ -128,6 +132,9 @@ def _set_variables(container: dict[str, Any], name: str, uid: str, shape: Shape)
         {"name": "PET_MASTER_TIMEOUT", "value": str(_MASTER_TIMEOUT)},
         {"name": "ELASTICRUN_TOKEN", "valueFrom": secret},
     ]
+    if start.role:
+        is_task = is_tensorflow(bounds.role for bounds in shape.roles)
+        ours.append({"name": "PET_TF_ROLE" if is_task else "PET_ROLE", "value": start.role})
     container["env"] = [each for each in ours if each["name"] not in known] + (container.get("env") or [])
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from elasticrun.core.fleet.replicas import (
     Amounts,
+    Bounds,
     Condition,
+    Count,
     Decision,
     Live,
     Record,
@@ -21,8 +23,10 @@ from elasticrun.core.fleet.replicas import (
     ScalePhase,
     Scaling,
     Shape,
+    Tally,
     Verdict,
 )
+from elasticrun.core.fleet.roles import MOST_ROLES, tally_of
 from elasticrun.core.fleet.training import FRESH, Shown, Training, freshness
 from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
 from elasticrun.platforms.kubernetes.quantity import to_quantity
@@ -45,7 +49,10 @@ def pods_version_of(status: Mapping[str, Any]) -> object:
 
 
 def _record(kept: Mapping[str, Any]) -> Record:
-    live = tuple(Live(_count(it["index"]), int(it["slot"]), it["seen"] is True) for it in kept["live"])
+    live = tuple(
+        Live(_count(it["index"]), int(it["slot"]), it["seen"] is True, str(it.get("role") or ""))
+        for it in kept["live"]
+    )
     next_index, indices = _count(kept["nextIndex"]), [each.index for each in live]
     if indices != sorted(set(indices)) or any(index >= next_index for index in indices):
         raise ValueError("its indices make no sense")
@@ -75,24 +82,55 @@ def _record(kept: Mapping[str, Any]) -> Record:
         requests=_amounts(kept.get("requests")),
         peak=_amounts(kept.get("peak")),
         unsized=str(kept.get("unsized") or ""),
+        tallies=_tallies(kept.get("roles") or []),
     )
+
+
+def _tallies(kept: Sequence[Mapping[str, Any]]) -> tuple[Tally, ...]:
+    """Missing in the records of earlier versions."""
+    found = tuple(
+        Tally(
+            role=str(it["name"]),
+            failures=_count(it["failures"]),
+            streak=_count(it["streak"]),
+            failed_at=_time(it["failedAt"]),
+            losses=_count(it["losses"]),
+            lost_at=_time(it["lostAt"]),
+            memory=max(0, int(it["memory"])),
+            halted=str(it["halted"]),
+            base=_count(it["base"]),
+            offset=int(it["offset"]),
+            requests=_amounts(it["requests"]),
+            peak=_amounts(it["peak"]),
+            unsized=str(it["unsized"]),
+        )
+        for it in kept
+    )
+    if len(kept) > MOST_ROLES or len({it.role for it in found} - {""}) < len(found):
+        raise ValueError("its roles make no sense")
+    return found
 
 
 def _shape(kept: Sequence[Any]) -> Shape | None:
     """Bounds that a job may have: whatever else is read, there are never more replicas than these say."""
     if not kept:
         return None
-    low, high, slots = map(_count, kept)
-    if not (low <= high <= MOST_REPLICAS and slots <= low):
+    low, high, slots = map(_count, kept[:3])
+    roles = tuple(Bounds(str(name), _count(least), _count(most)) for name, least, most in kept[3:])
+    are_sums = low == sum(it.least for it in roles) and high == sum(it.most for it in roles)
+    are_named = len({it.role for it in roles} - {""}) == len(roles) <= MOST_ROLES
+    if not (low <= high <= MOST_REPLICAS and slots <= low and (are_sums or not roles) and are_named):
         raise ValueError("its bounds make no sense")
-    return Shape(low, high, slots)
+    if any(it.least > it.most for it in roles):
+        raise ValueError("the bounds of a role make no sense")
+    return Shape(low, high, slots, roles)
 
 
 def _scaling(kept: Sequence[Any]) -> Scaling | None:
     if not kept:
         return None
-    key, target, grows, before, until = kept
-    return Scaling(str(key), _count(target), grows is True, int(before), float(until))
+    key, target, grows, before, until, *role = kept  # without a role in the records of earlier versions
+    return Scaling(str(key), _count(target), grows is True, int(before), float(until), *map(str, role))
 
 
 def _amounts(kept: Sequence[Any] | None) -> Amounts:
@@ -127,12 +165,19 @@ def status_of(
         "phase": decision.phase,
         "running": decision.running,
         "wanted": decision.wanted,
+        "roles": [_told_of(it, decision.record) for it in decision.roles] or None,
         "message": _message(decision) or None,  # a merge then leaves it out
         "observedGeneration": generation,
         "conditions": [*_conditions(wanted, conditions, now), *kept[:1]],
         "sizing": _sizing(decision.record),
         "fleet": _kept(decision.record),
     }
+
+
+def _told_of(count: Count, record: Record) -> dict[str, Any]:
+    """A role: how many pods of it run, and how many failed."""
+    failures = tally_of(record, count.role).failures
+    return {"name": count.role, "running": count.running, "wanted": count.wanted, "failures": failures}
 
 
 def _told(training: Training) -> dict[str, Any]:
@@ -223,8 +268,11 @@ def _kept(record: Record) -> dict[str, Any]:
     shape = record.shape
     return {
         "nextIndex": record.next_index,
-        "shape": [shape.min_replicas, shape.max_replicas, shape.slots] if shape else [],
-        "live": [{"index": it.index, "slot": it.slot, "seen": it.seen} for it in record.live],
+        "shape": [shape.min_replicas, shape.max_replicas, shape.slots, *_bounds(shape)] if shape else [],
+        "live": [
+            {"index": it.index, "slot": it.slot, "seen": it.seen, **({"role": it.role} if it.role else {})}
+            for it in record.live
+        ],
         "failures": record.failures,
         "streak": record.streak,
         "failedAt": record.failed_at or 0.0,
@@ -243,7 +291,30 @@ def _kept(record: Record) -> dict[str, Any]:
         "requests": [record.requests.memory, record.requests.cpu],
         "peak": [record.peak.memory, record.peak.cpu],
         "unsized": record.unsized,
+        "roles": [_kept_tally(tally) for tally in record.tallies],
         "results": [{"key": it.key, "phase": it.phase.value, "text": it.text} for it in record.results],
+    }
+
+
+def _bounds(shape: Shape) -> list[list[Any]]:
+    return [[bounds.role, bounds.least, bounds.most] for bounds in shape.roles]
+
+
+def _kept_tally(tally: Tally) -> dict[str, Any]:
+    return {
+        "name": tally.role,
+        "failures": tally.failures,
+        "streak": tally.streak,
+        "failedAt": tally.failed_at or 0.0,
+        "losses": tally.losses,
+        "lostAt": tally.lost_at or 0.0,
+        "memory": tally.memory,
+        "halted": tally.halted,
+        "base": tally.base,
+        "offset": tally.offset,
+        "requests": [tally.requests.memory, tally.requests.cpu],
+        "peak": [tally.peak.memory, tally.peak.cpu],
+        "unsized": tally.unsized,
     }
 
 
