@@ -183,7 +183,7 @@ class MasterLoop:
                     self._usage[session.id] = usage
                 else:
                     self._usage.pop(session.id, None)
-                self._figures.take(session.id, figures)
+                self._figures.take(session.id, None if node is None else node.info, figures)
                 self._handle(Beat(session.id))
                 if progress is not None and name in state.current.assignments:
                     self._progress.take(name, progress, self._now)
@@ -239,7 +239,7 @@ class MasterLoop:
             is_brief = isinstance(request, AwaitStatus)
             nodes = self._figures.newest
             status = describe_briefly(state) if is_brief else describe(state, self._usage, nodes)
-            status = replace(status, peak=self._figures.peak)
+            status = self._figures.added(status)
             if self._chronicle is not None:
                 status = self._chronicle.accounted(status, self._clock.now())
             return ControlReply(True, "", status=status)

@@ -1329,7 +1329,7 @@ class Watched(_message.Message):
     def __init__(self, upto: _Optional[str] = ..., lines: _Optional[_Iterable[str]] = ..., missed: bool = ..., more: bool = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "goodput", "ettr", "steps_rate", "step", "uptime", "scaling", "scaled", "world", "workers", "cause", "peak", "stranded")
+    __slots__ = ("job_id", "phase", "round", "min_nodes", "max_nodes", "restarts_used", "max_restarts", "waiting_for", "nodes", "unlisted", "saved", "safe", "durable", "goodput", "ettr", "steps_rate", "step", "uptime", "scaling", "scaled", "world", "workers", "cause", "peak", "stranded", "role_peaks")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -1355,6 +1355,7 @@ class JobStatus(_message.Message):
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     PEAK_FIELD_NUMBER: _ClassVar[int]
     STRANDED_FIELD_NUMBER: _ClassVar[int]
+    ROLE_PEAKS_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     phase: JobPhase
     round: int
@@ -1380,7 +1381,16 @@ class JobStatus(_message.Message):
     cause: str
     peak: UsagePeak
     stranded: int
-    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., goodput: _Optional[float] = ..., ettr: _Optional[float] = ..., steps_rate: _Optional[float] = ..., step: _Optional[int] = ..., uptime: _Optional[float] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ..., world: _Optional[int] = ..., workers: _Optional[int] = ..., cause: _Optional[str] = ..., peak: _Optional[_Union[UsagePeak, _Mapping]] = ..., stranded: _Optional[int] = ...) -> None: ...
+    role_peaks: _containers.RepeatedCompositeFieldContainer[RolePeak]
+    def __init__(self, job_id: _Optional[str] = ..., phase: _Optional[_Union[JobPhase, str]] = ..., round: _Optional[int] = ..., min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., restarts_used: _Optional[int] = ..., max_restarts: _Optional[int] = ..., waiting_for: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., unlisted: _Optional[int] = ..., saved: _Optional[_Union[CommitId, _Mapping]] = ..., safe: _Optional[_Union[CommitId, _Mapping]] = ..., durable: _Optional[_Union[CommitId, _Mapping]] = ..., goodput: _Optional[float] = ..., ettr: _Optional[float] = ..., steps_rate: _Optional[float] = ..., step: _Optional[int] = ..., uptime: _Optional[float] = ..., scaling: _Optional[str] = ..., scaled: _Optional[_Union[ScaleEnd, _Mapping]] = ..., world: _Optional[int] = ..., workers: _Optional[int] = ..., cause: _Optional[str] = ..., peak: _Optional[_Union[UsagePeak, _Mapping]] = ..., stranded: _Optional[int] = ..., role_peaks: _Optional[_Iterable[_Union[RolePeak, _Mapping]]] = ...) -> None: ...
+
+class RolePeak(_message.Message):
+    __slots__ = ("role", "peak")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    PEAK_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    peak: UsagePeak
+    def __init__(self, role: _Optional[str] = ..., peak: _Optional[_Union[UsagePeak, _Mapping]] = ...) -> None: ...
 
 class UsagePeak(_message.Message):
     __slots__ = ("cpu", "memory", "cpus", "memory_limit")

@@ -32,7 +32,7 @@ from elasticrun.core.fleet.training import (
     training_of,
     wait_for,
 )
-from elasticrun.core.protocol.round_progress import UsagePeak
+from elasticrun.core.protocol.round_progress import RolePeak, UsagePeak
 from elasticrun.core.protocol.status import JobPhase, JobStatus
 
 STATUS = JobStatus("job", JobPhase.RUNNING, 4, 1, 4, 2, 3, goodput=0.97123, world=2, workers=8, cause="lost")
@@ -69,6 +69,9 @@ def test_what_was_measured_is_coarse_and_bounded() -> None:
     peak = UsagePeak(0.7501, 1000 << 20, 4, 8 << 30)
     usage = training_of(replace(STATUS, peak=peak)).usage
     assert usage == Usage(Amounts(1024 << 20, 800), Amounts(8 << 30, 4000))
+    assert training_of(replace(STATUS, role_peaks=(RolePeak("p\ns", peak),) * 40)).usage == Usage(
+        by_role=(("p?s", usage),) * 16
+    )
     absurd = training_of(replace(STATUS, peak=UsagePeak(1e30, 1 << 62, 1 << 62, 1 << 62))).usage
     assert absurd.peak.cpu <= 2 * 10**9 and absurd.peak.memory <= 1 << 54
     assert absurd.room.cpu <= 1000 << 53 and absurd.room.memory <= 1 << 53

@@ -107,6 +107,12 @@ def counts(cluster: Cluster, name: str) -> dict[str, tuple[int, int]]:
     return {each["name"]: (each["running"], each["wanted"]) for each in found}
 
 
+def sizing(cluster: Cluster, name: str, role: str) -> Object:
+    """What new pods of a role request by what earlier ones used."""
+    found: list[Object] = cluster.status(name).get("roles") or []
+    return next((it.get("sizing", {}) for it in found if it["name"] == role), {})
+
+
 def test_tasks_of_tensorflow_keep_their_roles(cluster: Cluster, tmp_path: Path) -> None:
     name, kube, director = "served", cluster.kube, cluster.director
     roles = role("chief", 1, 1), role("ps", 2, 2, "128Mi"), role("worker", 1, 3, replicas=2)
@@ -158,10 +164,14 @@ def test_nodes_of_different_templates_make_one_world(cluster: Cluster) -> None:
     name, director = "mixed", cluster.director
     spot = role("spot", 0, 2, "32Mi")
     spot["template"]["spec"]["containers"][0]["command"].insert(3, "--nproc-per-node=2")
-    cluster.kube.create(JOBS, job(name, role("steady", 1, 1), spot))
+    steady = role("steady", 1, 1)
+    del steady["template"]["spec"]["containers"][0]["resources"]
+    cluster.kube.create(JOBS, job(name, steady, spot))
     workers = director.world(5)
     assert sorted(worker.env["ROLE_NAME"] for worker in workers) == ["spot"] * 4 + ["steady"]
     cluster.wait_running(name, 0, 1, 2)
+    cluster.kube.wait(lambda: "memory" in sizing(cluster, name, "steady"), "what steady pods used")
+    assert "memory" not in sizing(cluster, name, "spot")  # which have a limit
     last = director.last_round
     assert cluster.scale("ScaleIn", "fewer", name, role="spot", count=2).startswith("Succeeded")
     director.world(1, after=last)

@@ -61,13 +61,14 @@ from elasticrun.core.protocol.orders import (
     ShowStatus,
     UncordonNode,
 )
-from elasticrun.core.protocol.round_progress import NodeFigures, UsagePeak
+from elasticrun.core.protocol.round_progress import MAX_PEAKS, NodeFigures, UsagePeak
 from elasticrun.core.protocol.status import JobPhase, JobStatus, status_in_words
 from elasticrun.core.protocol.tasks import Task, TaskReport
 from elasticrun.core.protocol.usage import TaskUsage
 from elasticrun.master import journal as journal_module
 from elasticrun.master import loop as module
 from elasticrun.master.feed import Feed
+from elasticrun.master.figures import Figures
 from elasticrun.master.journal import create_journal, read_journal, replay
 from elasticrun.master.listed import Listed
 from elasticrun.master.loop import MasterLoop, admit
@@ -880,6 +881,19 @@ def test_the_status_shows_what_tasks_use_and_no_journal_has_it(tmp_path: Path) -
         assert bench.loop._usage == {}
 
     run(main())
+
+
+def test_the_status_has_the_most_that_any_node_of_a_role_used() -> None:
+    figures, told = NodeFigures(1.5, 8, 3 << 30, 16 << 30, 0.0, 0.0), Figures()
+    ps = NodeInfo("b", "i", "h", "a", 1, roles=(TaskRole.PS,))
+    spot = NodeInfo("a", "i", "h", "a", 1, role="spot")
+    for info, cpu in ((ps, 1.0), (spot, 3.0), (ps, 2.0), (spot, 0.5), (None, 9.0)):
+        told.take(1, info, replace(figures, cpu=cpu))
+    status = told.added(JobStatus("job", JobPhase.RUNNING, 0, 1, 1, 0, 0))
+    assert {it.role: it.peak.cpu for it in status.role_peaks} == {"ps": 2.0, "spot": 3.0}
+    for number in range(20):  # whoever may speak to the master may name any role
+        told.take(1, replace(spot, role=f"r{number}"), figures)
+    assert len(told.added(status).role_peaks) == MAX_PEAKS
 
 
 def test_the_status_has_the_most_that_any_node_used(tmp_path: Path) -> None:

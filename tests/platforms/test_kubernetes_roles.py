@@ -210,3 +210,17 @@ def test_an_operation_names_a_role(given: object, read: str) -> None:
     spec = {"jobName": "wide", "count": 1, "role": given}
     operation = operation_of({"metadata": {"uid": "k"}, "spec": spec}, "ScaleOut")
     assert operation is not None and operation.role == read
+
+
+def test_the_status_shows_what_each_role_requests() -> None:
+    sized = Tally("ps", base=2, requests=Amounts(2 * GI, 0), peak=Amounts(GI, 0))
+    withdrawn = Tally("worker", base=3, unsized="refused")
+    record = Record(tallies=(sized, withdrawn))
+    shown = status_of(decide(wish_of(job(*served())), (), record, 0.0), 1, {}, 0.0)
+    assert [it.get("sizing") for it in shown["roles"]] == [None, None, {"withdrawn": "refused"}]
+    unlimited = served()[1]
+    del unlimited["template"]["spec"]["containers"][0]["resources"]
+    free = job(SERVED[0], unlimited, role("worker", 1, 4, replicas=3))
+    shown = status_of(decide(wish_of(free), (), record, 0.0), 1, {}, 0.0)
+    assert shown["roles"][1]["sizing"] == {"memory": "2048Mi", "peakMemory": "1024Mi"}
+    assert shown["sizing"] is None

@@ -113,7 +113,7 @@ from elasticrun.core.protocol.questions import (
     ReadLog,
     ShowStacks,
 )
-from elasticrun.core.protocol.round_progress import Reached, RoundProgress, StepTimes, UsagePeak
+from elasticrun.core.protocol.round_progress import Reached, RolePeak, RoundProgress, StepTimes, UsagePeak
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus, ScaleEnd, TaskStatus
 from elasticrun.core.protocol.storing import StorePart, StoreStage
 from elasticrun.core.protocol.tasks import Task, TaskReport
@@ -286,6 +286,7 @@ SHOWN = JobStatus(
     workers=8,
     cause="lost",
     peak=UsagePeak(1.5, 1024, 4, 4096),
+    role_peaks=(RolePeak("ps", UsagePeak(0.5, 512, 4, 4096)),),
 )
 
 AGENT_BYTES = [
@@ -406,10 +407,11 @@ REPLY_BYTES = [
 ]
 
 STATUS_BYTES = (
-    "080122ad010a036a6f6210031804200128043002380342066e6f626f64794a310a026e301000180320012a04736c6f77321f"
-    "080310011802220772756e6e696e672a03683a31320911000000000000e03f4a0c0a026e31180242046c6f756450055a0408"
-    "0210096204080210086a0408011007a2010e7363616c65206f75742062792031aa010a080310011a04646f6e65"
-    "b00102b80108c201046c6f7374ca011109000000000000f83f1080081804208020"
+    "080122c7010a036a6f6210031804200128043002380342066e6f626f64794a310a026e301000180320012a04736c6f77"
+    "321f080310011802220772756e6e696e672a03683a31320911000000000000e03f4a0c0a026e31180242046c6f756450"
+    "055a04080210096204080210086a0408011007a2010e7363616c65206f75742062792031aa010a080310011a04646f6e"
+    "65b00102b80108c201046c6f7374ca011109000000000000f83f1080081804208020d201170a02707312110900000000"
+    "0000e03f1080041804208020"
 )
 #: What stands on the wire for one who speaks it, and in no value.
 WITHOUT_VALUE = {"AgentMessage", "MasterMessage", "ControlMessage", "Goodbye", "ClusterRole"}

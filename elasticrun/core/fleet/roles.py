@@ -15,6 +15,7 @@ always are, in the order of the roles, so that they can be filled whenever the j
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import cache
 
 from elasticrun.core.fleet.replicas import Bounds, Live, Record, Role, Shape, Start, Tally, Wish
 
@@ -99,6 +100,7 @@ def in_words(shape: Shape) -> str:
     return ", ".join(f"{it.role} {it.least}:{it.most}" for it in shape.roles) or str(shape)
 
 
+@cache
 def _shared() -> tuple[str, ...]:
     """The fields that a tally has in common with the record."""
     return tuple(field.name for field in fields(Tally) if field.name != "role")

@@ -23,7 +23,7 @@ from dataclasses import replace
 from elasticrun.core.fleet.replicas import Amounts, Condition, Note, Usage
 from elasticrun.core.fleet.sizing import coarse_usage
 from elasticrun.core.protocol.plain import one_line
-from elasticrun.core.protocol.round_progress import UsagePeak
+from elasticrun.core.protocol.round_progress import MAX_PEAKS, UsagePeak
 from elasticrun.core.protocol.status import JobStatus
 from elasticrun.dataclass import dataclass
 
@@ -94,8 +94,14 @@ def training_of(status: JobStatus) -> Training:
         restarts=_count(status.restarts_used),
         goodput=None if goodput is None else round(max(0.0, min(goodput, 1.0)), 3),
         cause=one_line(status.cause)[:_SHOWN],
-        usage=Usage() if status.peak is None else _usage(status.peak),
+        usage=_usages(status),
     )
+
+
+def _usages(status: JobStatus) -> Usage:
+    whole = Usage() if status.peak is None else _usage(status.peak)
+    peaks = status.role_peaks[:MAX_PEAKS]
+    return replace(whole, by_role=tuple((one_line(it.role)[:_SHOWN], _usage(it.peak)) for it in peaks))
 
 
 def _usage(peak: UsagePeak) -> Usage:

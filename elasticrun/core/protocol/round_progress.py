@@ -24,6 +24,8 @@ from elasticrun.dataclass import dataclass
 
 #: Most GPUs of a node that are told of.
 MAX_GPUS = 64
+#: Most roles of which the usage is told.
+MAX_PEAKS = 16
 
 
 class Milestone(IntEnum):
@@ -118,3 +120,11 @@ class UsagePeak:
             cpus=min(filter(None, (self.cpus, figures.cpus)), default=0),
             memory_limit=min(filter(None, (self.memory_limit, figures.memory_limit)), default=0),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RolePeak:
+    """The same of the nodes of one role."""
+
+    role: Name
+    peak: UsagePeak

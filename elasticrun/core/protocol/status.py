@@ -13,6 +13,7 @@ from elasticrun.core.protocol.bounds import (
     SECONDS,
     STEPS,
     Counted,
+    Distinct,
     Label,
     Length,
     Name,
@@ -22,7 +23,7 @@ from elasticrun.core.protocol.bounds import (
 from elasticrun.core.protocol.commits import CommitId
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.plain import one_line
-from elasticrun.core.protocol.round_progress import NodeFigures, UsagePeak
+from elasticrun.core.protocol.round_progress import MAX_PEAKS, NodeFigures, RolePeak, UsagePeak
 from elasticrun.core.protocol.tasks import MAX_TASKS
 from elasticrun.core.protocol.usage import RoleUsage, TaskUsage, by_role, in_words
 from elasticrun.dataclass import dataclass
@@ -120,6 +121,8 @@ class JobStatus:
 
     peak: UsagePeak | None = None  # None: nothing was measured
     stranded: Counted = 0  # nodes that are here, if the job cannot go on without others of the last world
+    # The same of the nodes of each role, as far as some have told: a task's role, else what --role says.
+    role_peaks: Annotated[tuple[RolePeak, ...], Length(MAX_PEAKS), Distinct("role")] = ()
 
     @property
     def mark(self) -> str:

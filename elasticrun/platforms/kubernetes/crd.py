@@ -144,12 +144,7 @@ def _status() -> dict[str, Any]:
             "observedGeneration": {"type": "integer", "format": "int64"},
             "conditions": {"type": "array", "items": condition},
             "training": _training(),
-            "sizing": {
-                "type": "object",
-                "nullable": True,
-                "description": "What new pods request, by the most that earlier ones used.",
-                "properties": dict.fromkeys(("memory", "cpu", "peakMemory", "peakCpu", "withdrawn"), text),
-            },
+            "sizing": {**_sizing(), "nullable": True},
             "fleet": {**_FREE, "description": "What the operator remembers; not for others."},
             "podsVersion": {**text, "description": "The version of the pods that it remembers."},
         },
@@ -161,7 +156,20 @@ def _count_of_role() -> dict[str, Any]:
     return {
         "type": "object",
         "description": "One of several roles.",
-        "properties": {"name": {"type": "string"}, **dict.fromkeys(("running", "wanted", "failures"), count)},
+        "properties": {
+            "name": {"type": "string"},
+            **dict.fromkeys(("running", "wanted", "failures"), count),
+            "sizing": _sizing(),
+        },
+    }
+
+
+def _sizing() -> dict[str, Any]:
+    fields = "memory", "cpu", "peakMemory", "peakCpu", "withdrawn"
+    return {
+        "type": "object",
+        "description": "What new pods request, by the most that earlier ones used.",
+        "properties": {field: {"type": "string"} for field in fields},
     }
 
 

@@ -169,15 +169,18 @@ def status_of(
         "message": _message(decision) or None,  # a merge then leaves it out
         "observedGeneration": generation,
         "conditions": [*_conditions(wanted, conditions, now), *kept[:1]],
-        "sizing": _sizing(decision.record),
+        "sizing": _sizing(tally_of(decision.record, "")),
         "fleet": _kept(decision.record),
     }
 
 
 def _told_of(count: Count, record: Record) -> dict[str, Any]:
-    """A role: how many pods of it run, and how many failed."""
-    failures = tally_of(record, count.role).failures
-    return {"name": count.role, "running": count.running, "wanted": count.wanted, "failures": failures}
+    """A role: how many pods of it run, how many failed, and what new ones request."""
+    tally = tally_of(record, count.role)
+    # A merge replaces a list as it is: there null would be a value, which the schema does not allow.
+    sizing = {key: value for key, value in (_sizing(tally) or {}).items() if value is not None}
+    told = {"name": count.role, "running": count.running, "wanted": count.wanted, "failures": tally.failures}
+    return {**told, **({"sizing": sizing} if sizing else {})}
 
 
 def _told(training: Training) -> dict[str, Any]:
@@ -193,17 +196,17 @@ def _told(training: Training) -> dict[str, Any]:
     }
 
 
-def _sizing(record: Record) -> dict[str, Any] | None:
-    """What new pods request, and from which usage that was chosen."""
-    requests, peak = record.requests, record.peak
-    if requests == Amounts() and not record.unsized:
+def _sizing(tally: Tally) -> dict[str, Any] | None:
+    """What new pods of a role request, and from which usage that was chosen."""
+    requests, peak = tally.requests, tally.peak
+    if requests == Amounts() and not tally.unsized:
         return None
     return {
         "memory": to_quantity(requests.memory) if requests.memory else None,
         "cpu": f"{requests.cpu}m" if requests.cpu else None,
         "peakMemory": to_quantity(peak.memory) if requests.memory else None,
         "peakCpu": f"{peak.cpu}m" if requests.cpu else None,
-        "withdrawn": record.unsized or None,
+        "withdrawn": tally.unsized or None,
     }
 
 
