@@ -29,7 +29,7 @@ replaced. While a job is suspended nothing is started.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from elasticrun.core.fleet.cleaning import unwanted
@@ -52,7 +52,6 @@ from elasticrun.core.fleet.replicas import (
     Remove,
     Result,
     Seen,
-    Shape,
     Usage,
     Verdict,
     Wish,
@@ -223,8 +222,9 @@ class _Draft:
 
     def settle(self, stranded: int) -> None:
         """Conclude from what still runs, or that nothing does."""
-        running = sum(each.phase is Phase.RUNNING for each in self._seen.values())
-        if 0 < running <= stranded and self._record.verdict is None and not self._wish.suspended:
+        running = _running(self._seen, self._seen)
+        are_alone = _running(self._seen, self._live) > 0 and running <= stranded
+        if are_alone and self._record.verdict is None and not self._wish.suspended:
             self._conclude(Verdict.AGAIN, f"too few of the last world are left among the {running} that run")
             self._drop(self._live, "the job begins again")
         given_up = why_halted(self._record) if self._record.verdict is None else ""
@@ -391,8 +391,8 @@ class _Draft:
         self._record = replace(self._record, **fields)  # type: ignore[arg-type] # mypy cannot know the names
 
 
-def _running(seen: Mapping[int, Seen], live: Mapping[int, Live]) -> int:
-    return sum(each.phase is Phase.RUNNING for each in seen.values() if each.index in live)
+def _running(seen: Mapping[int, Seen], among: Container[int]) -> int:
+    return sum(each.phase is Phase.RUNNING for index, each in seen.items() if index in among)
 
 
 def _list(indices: Iterable[int]) -> str:
