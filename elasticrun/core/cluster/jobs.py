@@ -86,3 +86,4 @@ class Plan:
 
     nodes: Mapping[str, int]
     changes: tuple[Change, ...]  # those that free units come first
+    waiting: Mapping[str, str]  # jobs that get none, and why

@@ -39,25 +39,25 @@ def plan(jobs: Sequence[Job], units: Mapping[str, int], now: float, rules: Rules
     """
     nodes = {job.name: 0 for job in jobs}
     reasons = dict[str, str]()
+    waiting = dict[str, str]()
     for kind in sorted({job.kind for job in jobs}):
         alike = [job for job in jobs if job.kind == kind]
-        found, why = _planned(alike, units.get(kind, 0), now, rules)
-        nodes |= found
-        reasons |= why
+        shares, refused = _planned(alike, units.get(kind, 0), now, rules)
+        nodes |= shares.nodes
+        reasons |= {**refused, **shares.reasons}
+        waiting |= refused
     changes = [
         Change(job.name, job.nodes, nodes[job.name], reasons[job.name])
         for job in jobs
         if nodes[job.name] != job.nodes
     ]
-    return Plan(nodes, tuple(sorted(changes, key=lambda it: (it.nodes > it.before, it.job))))
+    return Plan(nodes, tuple(sorted(changes, key=lambda it: (it.nodes > it.before, it.job))), waiting)
 
 
-def _planned(
-    jobs: Sequence[Job], units: int, now: float, rules: Rules
-) -> tuple[Mapping[str, int], Mapping[str, str]]:
-    """Nodes of the jobs of one kind, and reasons."""
+def _planned(jobs: Sequence[Job], units: int, now: float, rules: Rules) -> tuple[Shares, Mapping[str, str]]:
+    """The nodes of the jobs of one kind that run, and why each other one does not."""
     chosen, refused = running(jobs, units, rules, now)
     shares = Shares(chosen, ideal(chosen, units), units, rules.horizon)
     shares.make_room()
     shares.improve()
-    return shares.nodes, {**refused, **shares.reasons}
+    return shares, refused
