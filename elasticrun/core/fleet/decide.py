@@ -29,13 +29,13 @@ replaced. While a job is suspended nothing is started.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from elasticrun.core.fleet.cleaning import unwanted
 from elasticrun.core.fleet.fates import OF_JOB, Fate, Judgement, in_words, judge, more_memory
 from elasticrun.core.fleet.pauses import CALM, LOSS_CALM, is_within, not_before_of
-from elasticrun.core.fleet.places import Places, live_of
+from elasticrun.core.fleet.places import Places, live_of, running_among
 from elasticrun.core.fleet.replicas import (
     UNMEASURED,
     Action,
@@ -68,9 +68,9 @@ from elasticrun.core.fleet.roles import (
     why_halted,
     with_tally,
 )
-from elasticrun.core.fleet.scaling import Scene, least_needed, scale, wanted_of
+from elasticrun.core.fleet.scaling import Scene, granted_of, least_needed, scale
 from elasticrun.core.fleet.sizing import size, why_too_much
-from elasticrun.core.fleet.story import conditions_of, hindrance, phase_of
+from elasticrun.core.fleet.story import hindrance, story_of
 
 #: Seconds for the other replicas to end by themselves, once one has said that the job is over.
 OVER = 120.0
@@ -222,21 +222,21 @@ class _Draft:
 
     def settle(self, stranded: int) -> None:
         """Conclude from what still runs, or that nothing does."""
-        running = _running(self._seen, self._seen)
-        are_alone = _running(self._seen, self._live) > 0 and running <= stranded
+        running = running_among(self._seen, self._seen)
+        are_alone = running_among(self._seen, self._live) > 0 and running <= stranded
         if are_alone and self._record.verdict is None and not self._wish.suspended:
             self._conclude(Verdict.AGAIN, f"too few of the last world are left among the {running} that run")
             self._drop(self._live, "the job begins again")
         given_up = why_halted(self._record) if self._record.verdict is None else ""
         least = {name: bounds_of(self._shape, name).least for name in names_of(self._shape)}
         are_too_few = any(len(live_of(self._live, name)) < count for name, count in least.items())
-        if given_up and are_too_few and not _running(self._seen, self._live):
+        if given_up and are_too_few and not running_among(self._seen, self._live):
             # These are too few, and no others are started: they could only wait for ever.
             self._change(halted=given_up)
             self._drop(self._live, "nothing is replaced any more, and none runs")
         are_held = self._places.holding(self._live) > 0
         # If others go on after that time, who found too few was cut off from them, and is replaced alone.
-        was_cut_off = self._now >= self._record.since + OVER and _running(self._seen, self._live) > 0
+        was_cut_off = self._now >= self._record.since + OVER and running_among(self._seen, self._live) > 0
         if self._record.verdict is Verdict.AGAIN and (not are_held or was_cut_off):
             why = self._record.why
             self._change(verdict=None, why="")
@@ -261,7 +261,7 @@ class _Draft:
         scenes = {}
         for name in names_of(self._shape):
             live, holding = live_of(self._live, name), self._places.holding(self._live, name)
-            bounds, running = bounds_of(self._shape, name), _running(self._seen, live)
+            bounds, running = bounds_of(self._shape, name), running_among(self._seen, live)
             scenes[name] = Scene(bounds, live, running, holding, over)
         scaled = scale(self._wish, self._shape, self._record, operations, scenes, self._now)
         if scaled.record.scaling is not None:
@@ -279,6 +279,8 @@ class _Draft:
         elif self._record.verdict is not None:
             self._finish()
         else:
+            if self._wish.share is not None and self._wish.share.replicas == 0:
+                self._change(drained_at=None)  # it has not stopped, it waits
             for name in names_of(self._shape):
                 self._fill(name, unstarted)
         for index, why in unwanted(self._seen, self._live, self._wish.clean, is_over).items():
@@ -293,8 +295,8 @@ class _Draft:
             self._tell(role, requests=Amounts(), unsized=why)
             homeless = [each.index for each in seen if each.is_homeless]
             self._drop(live.keys() & homeless, "it finds no host with what it requests")
-        wanted = wanted_of(self._wish, self._shape, self._record, role)
         live = live_of(self._live, role)
+        wanted = granted_of(self._wish, self._shape, self._record, role, len(live))
         self._drop(least_needed(live.values(), wanted), f"{wanted} replicas{of(role)} are wanted")
         self._start(role, wanted)
 
@@ -359,9 +361,8 @@ class _Draft:
         actions: tuple[Action, ...] = (*removals, *starts)
         counts = [self._counted(name) for name in names_of(self._shape)]
         holding = self._places.holding(self._live)
-        phase = phase_of(self._wish.suspended, self._shape, record, counts, holding)
-        hindered = hindrance(record, self._seen, refused)
-        conditions = conditions_of(self._wish.shape, self._shape, record, counts, phase, hindered)
+        told = self._shape, record, counts, holding
+        phase, conditions = story_of(self._wish, *told, hindrance(record, self._seen, refused))
         return Decision(
             record,
             actions,
@@ -373,11 +374,13 @@ class _Draft:
             sum(it.wanted for it in counts),
             self._results,
             tuple(counts) if self._shape.roles else (),
+            None if self._wish.share is None else holding,
         )
 
     def _counted(self, role: str) -> Count:
-        wanted = 0 if self._wish.suspended else wanted_of(self._wish, self._shape, self._record, role)
-        return Count(role, _running(self._seen, live_of(self._live, role)), wanted)
+        live = live_of(self._live, role)
+        granted = granted_of(self._wish, self._shape, self._record, role, len(live))
+        return Count(role, running_among(self._seen, live), 0 if self._wish.suspended else granted)
 
     def _note(self, reason: str, text: str, is_warning: bool = False) -> None:
         self._notes.append(Note(reason, text, is_warning))
@@ -389,10 +392,6 @@ class _Draft:
 
     def _change(self, **fields: object) -> None:
         self._record = replace(self._record, **fields)  # type: ignore[arg-type] # mypy cannot know the names
-
-
-def _running(seen: Mapping[int, Seen], among: Container[int]) -> int:
-    return sum(each.phase is Phase.RUNNING for index, each in seen.items() if index in among)
 
 
 def _list(indices: Iterable[int]) -> str:

@@ -7,7 +7,7 @@ will be gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from elasticrun.core.fleet.replicas import Cause, Live, Phase, Seen
 
@@ -18,6 +18,11 @@ OVERDUE = 30.0
 def live_of(live: Mapping[int, Live], role: str) -> dict[int, Live]:
     """Those of a role that are meant to run."""
     return {index: each for index, each in live.items() if each.role == role}
+
+
+def running_among(seen: Mapping[int, Seen], among: Container[int]) -> int:
+    """How many of these replicas run."""
+    return sum(each.phase is Phase.RUNNING for index, each in seen.items() if index in among)
 
 
 class Places:

@@ -104,6 +104,14 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """What a job may have of a cluster that it shares with others."""
+
+    replicas: int | None = None  # of its elastic role; 0: it waits; None: nobody has decided it yet
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """What is asked for."""
 
@@ -120,6 +128,7 @@ class Wish:
     # the whole job begins again.
     roles: tuple[Role, ...] = ()
     name: str = ""  # what people call the only role
+    share: Share | None = None  # None: the cluster is not shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,3 +329,4 @@ class Decision:
     wanted: int = 0
     results: tuple[Result, ...] = ()  # of the operations that were asked for
     roles: tuple[Count, ...] = ()  # of a job with several
+    held: int | None = None  # how many hold a place, as they end or are meant to run; None: nobody asks

@@ -28,6 +28,15 @@ def names_of(shape: Shape) -> tuple[str, ...]:
     return tuple(bounds.role for bounds in shape.roles) or ("",)
 
 
+def elastic_of(shape: Shape) -> str:
+    """The role whose number a cluster that is shared may change: the last one that may have more or fewer.
+
+    If none may, the first one, of which there always is a replica.
+    """
+    elastic = [bounds.role for bounds in shape.roles if bounds.least < bounds.most]
+    return elastic[-1] if elastic else names_of(shape)[0]
+
+
 def bounds_of(shape: Shape, name: str) -> Bounds:
     """The bounds of a role of this shape."""
     whole = Bounds("", shape.min_replicas, shape.max_replicas)

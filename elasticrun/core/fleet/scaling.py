@@ -7,6 +7,10 @@ it asked, or when its time is over: then a growth is taken back, while replicas 
 Results are remembered, as whoever has to be told of one may die before. A new number in the description
 replaces all offsets of that role, and ends the operation that is under way for it. An operation is for one
 role: it names one if there are several, and of the others nothing changes.
+
+In a cluster that is shared there may be fewer than are wanted (``core/cluster/sharing.py``). An operation
+changes what is wanted, never the share: one for more has to wait for it, and one for fewer begins at what
+the job has, so that it takes some of that.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ from elasticrun.core.fleet.replicas import (
     ScalePhase,
     Scaling,
     Shape,
+    Share,
     Wish,
 )
-from elasticrun.core.fleet.roles import bounds_of, of, role_of, tally_of, with_tally
+from elasticrun.core.fleet.roles import bounds_of, elastic_of, of, role_of, tally_of, with_tally
 from elasticrun.dataclass import dataclass
 
 #: So many results are remembered.
@@ -59,6 +64,26 @@ def wanted_of(wish: Wish, shape: Shape, record: Record, name: str) -> int:
     return min(max(role.wanted + offset, bounds.least), bounds.most)
 
 
+def waits(share: Share | None, live: int) -> bool:
+    """Whether a job may have no replicas at all now; ``live``: how many are meant to run."""
+    return share is not None and not (live if share.replicas is None else share.replicas)
+
+
+def granted_of(wish: Wish, shape: Shape, record: Record, name: str, live: int) -> int:
+    """How many replicas of a role there may be now: what is wanted, as far as the share allows.
+
+    As long as no share is decided, ``live`` of that role: a job keeps what it has, and starts nothing.
+    """
+    wanted = wanted_of(wish, shape, record, name)
+    if wish.share is None:
+        return wanted
+    if wish.share.replicas is None:
+        return min(wanted, live)
+    if name == elastic_of(shape):
+        return min(wanted, wish.share.replicas)
+    return wanted if wish.share.replicas else 0
+
+
 def least_needed(live: Collection[Live], wanted: int) -> list[int]:
     """Those beyond the number that is wanted: the newest go first, those with a name of their own last."""
     by_need = sorted(live, key=lambda it: (it.slot >= 0, -it.index))
@@ -82,6 +107,9 @@ def scale(
                     record, ScalePhase.FAILED, f"the job's own number of replicas{of(name)} was changed"
                 )
             record = with_tally(record, replace(tally, base=wanted, offset=0))
+    if waits(wish.share, sum(len(scene.live) for scene in scenes.values())):
+        why = "the job waits for its share of the cluster"
+        scenes = {name: replace(scene, over=scene.over or why) for name, scene in scenes.items()}
     record = _go_on(record, scenes, now)
     leaving: tuple[int, ...] = ()
     for operation in operations[:MOST_RESULTS]:
@@ -138,7 +166,10 @@ def _begin(
     if refusal := _unknown(name, scenes):
         return _remember(record, Result(operation.key, ScalePhase.FAILED, refusal)), ()
     tally, scene = tally_of(record, name), scenes[name]
-    target = wanted_of(wish, shape, record, name) + operation.more - len(operation.indices)
+    wanted = wanted_of(wish, shape, record, name)
+    if operation.more <= 0:
+        wanted = granted_of(wish, shape, record, name, len(scene.live))
+    target = wanted + operation.more - len(operation.indices)
     if refusal := scene.over or _refusal(operation, target, scene):
         return _remember(record, Result(operation.key, ScalePhase.FAILED, refusal)), ()
     until = now + operation.timeout
