@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,6 +14,8 @@ from elasticrun.cli.ctl_run import exit_on_errors
 from elasticrun.errors import UsageError
 
 _NEEDS = ("kopf", "kubernetes")
+#: The name of a resource that hosts offer beside CPU and memory.
+_DEVICES = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 
 
 @click.command()
@@ -40,7 +44,21 @@ _NEEDS = ("kopf", "kubernetes")
     help="Print one service account with the rights that it needs, in each --namespace or in all, and exit;"
     " the account is in the first --namespace, or in default.",
 )
-def operator(namespaces: tuple[str, ...], kubeconfig: str | None, crds: bool, rbac: bool) -> None:
+@click.option(
+    "--capacity",
+    "capacities",
+    multiple=True,
+    metavar="KIND=UNITS",
+    help="Share so much of a resource among the jobs, such as nvidia.com/gpu=16 or cpu=64; may be repeated,"
+    " and a job takes of the first one that its pods request (default: each job has what it asks for).",
+)
+def operator(
+    namespaces: tuple[str, ...],
+    kubeconfig: str | None,
+    crds: bool,
+    rbac: bool,
+    capacities: tuple[str, ...],
+) -> None:
     """Run the pods of ElasticJobs, until SIGTERM: start them, replace what is lost, suspend and resume.
 
     \b
@@ -52,7 +70,7 @@ def operator(namespaces: tuple[str, ...], kubeconfig: str | None, crds: bool, rb
         if crds or rbac:
             _print(crds, rbac, namespaces)
         else:
-            _run(namespaces, kubeconfig or _kubeconfig())
+            _run(namespaces, kubeconfig or _kubeconfig(), capacity_of(capacities))
 
 
 def _print(crds: bool, rbac: bool, namespaces: tuple[str, ...]) -> None:
@@ -68,7 +86,28 @@ def _kubeconfig() -> str | None:
     return str(own) if own.exists() else None
 
 
-def _run(namespaces: tuple[str, ...], kubeconfig: str | None) -> None:
+def capacity_of(options: Sequence[str]) -> dict[str, int] | None:
+    """The units of each kind, in the order that was given; None: nothing is shared. Raises UsageError."""
+    from elasticrun.platforms.kubernetes.quantity import CPU, units_of
+
+    found = dict[str, int]()
+    for option in options:
+        kind, _, text = option.partition("=")
+        if kind != CPU and not re.fullmatch(_DEVICES, kind):
+            raise UsageError(
+                f"--capacity {option} is of no kind that can be shared: give cpu=CORES, or a device such as"
+                " nvidia.com/gpu=16"
+            )
+        if kind in found:
+            raise UsageError(f"--capacity gives {kind} twice: give the sum once")
+        try:
+            found[kind] = units_of(kind, text)
+        except ValueError as error:
+            raise UsageError(f"--capacity {option}: {error}; give a number such as 16") from None
+    return found or None
+
+
+def _run(namespaces: tuple[str, ...], kubeconfig: str | None, capacity: dict[str, int] | None = None) -> None:
     import asyncio
     import logging
 
@@ -91,7 +130,7 @@ def _run(namespaces: tuple[str, ...], kubeconfig: str | None) -> None:
             asyncio.get_running_loop().add_signal_handler(signum, until.set)
         watching = asyncio.create_task(_tell_ready(ready, namespaces))
         try:
-            await operate(namespaces, kubeconfig, until, ready)
+            await operate(namespaces, kubeconfig, until, ready, capacity)
         finally:
             watching.cancel()
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from elasticrun.cli import web
 from elasticrun.cli.ctl import group
+from elasticrun.cli.ctl_operator import capacity_of
 
 
 def invoke(*words: str | Path, **env: str) -> Result:
@@ -46,3 +47,25 @@ def test_a_package_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch
     done = invoke()
     assert done.exit_code == 2
     assert "pip install 'elasticrun[kubernetes]'" in done.stderr
+
+
+def test_what_is_shared_is_given_by_kind() -> None:
+    assert capacity_of(()) is None
+    found = capacity_of(("nvidia.com/gpu=16", "cpu=1.5"))
+    assert found == {"nvidia.com/gpu": 16, "cpu": 1500}
+    assert list(found) == ["nvidia.com/gpu", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["memory=64Gi"], "--capacity memory=64Gi is of no kind that can be shared: give cpu=CORES, or a"),
+        (["16"], "--capacity 16 is of no kind"),
+        (["cpu"], "--capacity cpu: '' is no amount of CPU; give a number such as 16"),
+        (["cpu=4", "cpu=8"], "--capacity gives cpu twice: give the sum once"),
+    ],
+)
+def test_what_cannot_be_shared_is_told(words: list[str], text: str) -> None:
+    done = invoke(*(part for word in words for part in ("--capacity", word)))
+    assert done.exit_code == 2
+    assert text in done.stderr

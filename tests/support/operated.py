@@ -109,10 +109,12 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         grace: int | None = None,
         resources: Object | None = None,
+        priority: int = 0,
     ) -> None:
         """Create a job from its YAML; ``is_spread``: no two of its pods on one host."""
         text = JOB.format(name=name, least=least, most=most, python=sys.executable, script=WORKER)
         job = yaml.safe_load(text)
+        job["spec"]["priority"] = priority
         role = job["spec"]["roles"][0]
         pod = role["template"]["spec"]
         if command:
@@ -234,8 +236,10 @@ def _apart(name: str) -> Object:
 
 
 @contextlib.contextmanager
-def operated(folder: Path, control_plane: ControlPlane, hosts: Sequence[str]) -> Iterator[Cluster]:
-    """A cluster with these hosts, whose operator runs; it has to end well."""
+def operated(
+    folder: Path, control_plane: ControlPlane, hosts: Sequence[str], options: Sequence[str] = ()
+) -> Iterator[Cluster]:
+    """A cluster with these hosts, whose operator runs with these options; it has to end well."""
     if why := why_no_hosts():
         pytest.skip(why)
     with contextlib.ExitStack() as stack:
@@ -251,7 +255,7 @@ def operated(folder: Path, control_plane: ControlPlane, hosts: Sequence[str]) ->
         port = int(access["clusters"][0]["cluster"]["server"].rpartition(":")[2])
         stack.enter_context(contextlib.closing(Relay(home, port)))
         made = stack.enter_context(contextlib.closing(Cluster(kube, kubelet, director, folder, home.enter)))
-        made.operator = made.operate()
+        made.operator = made.operate(*options)
         yield made
         made.operator.process.terminate()
         assert made.operator.wait() == 0

@@ -11,12 +11,11 @@ with the version of a job, the cache, which hears only of pods, could wait in va
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
+from dataclasses import replace
 from typing import Any
 
 from elasticrun.core.fleet.replicas import (
@@ -33,11 +32,10 @@ from elasticrun.core.fleet.replicas import (
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.dataclass import dataclass
 from elasticrun.platforms.kubernetes.api import CONFLICT, NOT_FOUND, Api, ApiError
+from elasticrun.platforms.kubernetes.asks import share_of
 from elasticrun.platforms.kubernetes.masters import Masters, Place
 from elasticrun.platforms.kubernetes.names import (
-    API_VERSION,
     JOB_LABEL,
-    KIND,
     OPERATIONS,
     core_path,
     is_job_name,
@@ -62,6 +60,7 @@ from elasticrun.platforms.kubernetes.statuses import (
     shows,
     status_of,
 )
+from elasticrun.platforms.kubernetes.telling import tell
 from elasticrun.platforms.protocol import PlatformError, Sight
 
 log = logging.getLogger(__name__)
@@ -69,7 +68,6 @@ log = logging.getLogger(__name__)
 _TOKEN_BYTES = 32
 #: How a server says that its cache is older than it may be.
 _TOO_NEW = "Too large resource version"
-COMPONENT = "elasticrun-operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +82,17 @@ class Kubernetes:
     """One API server."""
 
     def __init__(
-        self, api: Api, clock: Callable[[], float] = time.time, masters: Masters | None = None
+        self,
+        api: Api,
+        clock: Callable[[], float] = time.time,
+        masters: Masters | None = None,
+        is_shared: bool = False,
     ) -> None:
-        """``masters``: tell what is shown of the trainings; None: nothing is."""
+        """``masters``: tell what is shown of the trainings; None: nothing is.
+
+        ``is_shared``: no job has more than its share of the cluster.
+        """
+        self._is_shared = is_shared
         self._api = api
         self._clock = clock
         self._masters = masters
@@ -152,6 +158,8 @@ class Kubernetes:
             await self._show_invalid(job, found, str(error))
             return None
         status = found.get("status") or {}
+        if self._is_shared:
+            wish = replace(wish, share=share_of(status))
         listed = await self._pods(namespace, name, self._learn(job, pods_version_of(status)))
         version = self._learn(job, listed["metadata"]["resourceVersion"])
         uid = found["metadata"]["uid"]
@@ -245,6 +253,11 @@ class Kubernetes:
             if error.status in (CONFLICT, NOT_FOUND):
                 return False
             raise
+        if status.get("held") is not None and "held" not in written["status"]:
+            raise PlatformError(
+                "the definition of ElasticJob is of an earlier version, which knows no shares: apply what"
+                " elastic-ctl operator --crds prints"
+            )
         if record_of(before) == record_of(status):
             self._own[job] = written["metadata"]["resourceVersion"]
         return True
@@ -308,27 +321,7 @@ class Kubernetes:
                 raise
 
     async def tell(self, job: str, sight: Sight, note: Note) -> None:
-        metadata = sight.token.job["metadata"]
-        moment = datetime.fromtimestamp(self._clock(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
-            "involvedObject": {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                **{key: metadata[key] for key in ("name", "namespace", "uid")},
-            },
-            "reason": note.reason,
-            "message": note.text[:1024],
-            "type": "Warning" if note.is_warning else "Normal",
-            "source": {"component": COMPONENT},
-            "firstTimestamp": moment,
-            "lastTimestamp": moment,
-            "count": 1,
-        }
-        with contextlib.suppress(ApiError):  # it is in the log as well
-            await self._api.create(core_path(metadata["namespace"], "events"), body)
+        await tell(self._api, sight.token.job["metadata"], note, self._clock())
 
 
 def _split(job: str) -> tuple[str, str]:

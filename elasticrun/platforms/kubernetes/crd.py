@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from elasticrun.core.cluster.jobs import LEAST_PRIORITY, MOST_PRIORITY
 from elasticrun.core.fleet.replicas import CleanPolicy
 from elasticrun.core.fleet.roles import MOST_ROLES
 from elasticrun.platforms.kubernetes.names import (
@@ -108,6 +109,13 @@ def _spec() -> dict[str, Any]:
                 "default": CleanPolicy.RUNNING.value,
                 "description": "Which pods are removed once the job has ended.",
             },
+            "priority": {
+                "type": "integer",
+                "minimum": LEAST_PRIORITY,
+                "maximum": MOST_PRIORITY,
+                "default": 0,
+                "description": "In a cluster that is shared: a node of one more is worth twice as much.",
+            },
             "roles": {
                 "type": "array",
                 "minItems": 1,
@@ -146,6 +154,17 @@ def _status() -> dict[str, Any]:
             "training": _training(),
             "sizing": {**_sizing(), "nullable": True},
             "fleet": {**_FREE, "description": "What the operator remembers; not for others."},
+            "held": {"type": "integer", "description": "How many pods are meant to run, or still end."},
+            "share": {
+                "type": "object",
+                "description": "What the job may have of a cluster that is shared, and why.",
+                "properties": {
+                    "nodes": {"type": "integer"},
+                    "reason": text,
+                    "at": {"type": "number"},
+                    "limit": {**_FREE, "description": "What the operator remembers; not for others."},
+                },
+            },
             "podsVersion": {**text, "description": "The version of the pods that it remembers."},
         },
     }

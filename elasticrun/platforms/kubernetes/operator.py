@@ -28,6 +28,7 @@ from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import FORBIDDEN, NOT_FOUND, Api, ApiError, access
 from elasticrun.platforms.kubernetes.masters import Masters, Questions
 from elasticrun.platforms.kubernetes.names import API_VERSION, GROUP, JOB_LABEL, OPERATIONS, PLURAL, VERSION
+from elasticrun.platforms.kubernetes.sharer import Sharer
 from elasticrun.platforms.protocol import PlatformError
 
 #: Seconds between two looks at everything.
@@ -66,10 +67,15 @@ class _Deafness(logging.Handler):
 
 
 async def operate(
-    namespaces: Sequence[str], kubeconfig: str | None, until: asyncio.Event, ready: asyncio.Event
+    namespaces: Sequence[str],
+    kubeconfig: str | None,
+    until: asyncio.Event,
+    ready: asyncio.Event,
+    capacity: Mapping[str, int] | None = None,
 ) -> None:
     """Keep the jobs of these namespaces, or of all, until told to stop.
 
+    ``capacity``: what they share, in units of each resource; None: each job has what it asks for.
     ``ready`` is set once it may see all that it should, as it begins to watch.
     Raises PlatformError if there is no access to an API server, a right is lacking, or the operator cannot
     watch any more.
@@ -86,14 +92,15 @@ async def operate(
         await api.close()
         raise
     masters = Masters(Questions(api))
-    platform = Kubernetes(api, masters=masters)
+    platform = Kubernetes(api, masters=masters, is_shared=capacity is not None)
+    sharer = None if capacity is None else Sharer(api, _places(namespaces), capacity)
     queue = Queue(Keeper(platform).reconcile)
     platform.notify(queue.notice)
     masters.notify(queue.notice)
-    again = asyncio.create_task(_look_again(api, platform, namespaces, deafness.end))
+    again = asyncio.create_task(_look_again(api, platform, namespaces, deafness.end, sharer))
     try:
         await kopf.operator(
-            registry=_registry(platform, kubeconfig),
+            registry=_registry(platform, kubeconfig, sharer),
             settings=_settings(),
             standalone=True,
             clusterwide=not namespaces,
@@ -107,6 +114,8 @@ async def operate(
     finally:
         logging.getLogger(_WATCHES).removeHandler(deafness)
         again.cancel()
+        if sharer is not None:
+            await sharer.close()
         await masters.close()
         await queue.close()
         await api.close()
@@ -115,7 +124,11 @@ async def operate(
 
 
 async def _look_again(
-    api: Api, platform: Kubernetes, namespaces: Sequence[str], end: Callable[[str], None]
+    api: Api,
+    platform: Kubernetes,
+    namespaces: Sequence[str],
+    end: Callable[[str], None],
+    sharer: Sharer | None = None,
 ) -> None:
     """Now and then notice all that is there: whatever was missed is mended then, at the latest.
 
@@ -131,6 +144,8 @@ async def _look_again(
                 found = await api.get(f"/apis/{API_VERSION}{place}/{plural}", resourceVersion="0")
                 for body in found["items"]:
                     _notice(platform, plural, body, is_gone=False)
+        if sharer is not None:
+            sharer.look()
 
 
 def _places(namespaces: Sequence[str]) -> list[str]:
@@ -189,7 +204,7 @@ def _settings() -> kopf.OperatorSettings:
     return settings
 
 
-def _registry(platform: Kubernetes, kubeconfig: str | None) -> kopf.OperatorRegistry:
+def _registry(platform: Kubernetes, kubeconfig: str | None, sharer: Sharer | None) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -212,6 +227,8 @@ def _registry(platform: Kubernetes, kubeconfig: str | None) -> kopf.OperatorRegi
 
     def watch(plural: str) -> None:
         async def changed(body: Any, type: str | None, **_: Any) -> None:
+            if sharer is not None and plural == PLURAL:
+                sharer.notice(body, type == "DELETED")
             is_changed = plural == PLURAL and type == "MODIFIED"
             if not (is_changed and platform.is_own(body["metadata"])):
                 _notice(platform, plural, dict(body), type == "DELETED")

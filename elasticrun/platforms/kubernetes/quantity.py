@@ -13,6 +13,8 @@ _UNITS = {
     "m": 1e-3,
 }
 _MOST = 1 << 60
+#: The resource of which a unit is a thousandth.
+CPU = "cpu"
 
 
 def memory_of(text: object) -> int:
@@ -44,3 +46,11 @@ def _amount(text: object, what: str) -> float:
 def to_quantity(memory: int) -> str:
     """How bytes are written."""
     return f"{memory >> 20}Mi" if memory % (1 << 20) == 0 else str(memory)
+
+
+def units_of(kind: str, text: object) -> int:
+    """The units of an amount of this resource, rounded up: thousandths of a core, or whole devices.
+
+    Raises ValueError.
+    """
+    return cpu_of(text) if kind == CPU else math.ceil(_amount(text, kind))

@@ -27,6 +27,7 @@ from elasticrun.core.fleet.replicas import (
     Verdict,
 )
 from elasticrun.core.fleet.roles import MOST_ROLES, tally_of
+from elasticrun.core.fleet.story import ADMITTED, WAITING
 from elasticrun.core.fleet.training import FRESH, Shown, Training, freshness
 from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
 from elasticrun.platforms.kubernetes.quantity import to_quantity
@@ -166,6 +167,8 @@ def status_of(
         "running": decision.running,
         "wanted": decision.wanted,
         "roles": [_told_of(it, decision.record) for it in decision.roles] or None,
+        "held": decision.held,
+        **({"share": None} if decision.held is None else {}),  # it is of a time when the cluster was shared
         "message": _message(decision) or None,  # a merge then leaves it out
         "observedGeneration": generation,
         "conditions": [*_conditions(wanted, conditions, now), *kept[:1]],
@@ -235,7 +238,9 @@ def _message(decision: Decision) -> str:
     """The one sentence that matters most."""
     first = ("Complete", "Failed", "Hindered", "Available")
     held = {each.kind: each.text for each in decision.conditions if each.holds}
-    return next((held[kind] for kind in first if kind in held), decision.record.why)
+    waits = {each.text for each in decision.conditions if each.kind == ADMITTED and not each.holds}
+    words = waits if decision.phase == WAITING else {decision.record.why}
+    return next((held[kind] for kind in first if kind in held), next(iter(words), ""))
 
 
 def invalid_status(why: str, generation: int, before: Mapping[str, Any], now: float) -> dict[str, Any]:
