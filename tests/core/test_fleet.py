@@ -503,7 +503,7 @@ def test_a_job_whose_master_lacks_those_that_are_gone_begins_again_at_once() -> 
     world.end(1, cause=Cause.EVICTED)
     world.end(2, cause=Cause.EVICTED)
     assert world.live == [0, 3, 4, 5]
-    world.change(5, phase=Phase.PENDING)  # it cannot know the last world
+    world.change(5, phase=Phase.PENDING, host="")  # it cannot know the last world
     removed = world.look(stranded=3)
     assert removed.phase == "Ending"
     assert world.notes.startswith("too few of the last world are left among the 3 that run")
@@ -521,8 +521,23 @@ def test_it_does_not_begin_again_before_the_stranded_have_ended() -> None:
 
 
 @pytest.mark.parametrize("stranded", [0, 3])
-def test_a_master_without_one_that_runs_may_only_be_cut_off(stranded: int) -> None:
-    assert begun().look(stranded=stranded).actions == ()
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.PENDING])  # it has a host: it may run by now
+def test_a_master_without_one_that_may_run_may_only_be_cut_off(stranded: int, phase: Phase) -> None:
+    world = begun()
+    world.change(3, phase=phase)
+    assert world.look(stranded=stranded).actions == ()
+
+
+def test_while_some_save_and_leave_the_others_are_not_taken_for_stranded() -> None:
+    world = begun()
+    world.end(0, 14)
+    world.end(1, 14)
+    waiting = world.look(stranded=2)
+    assert (waiting.actions, waiting.look_at) == ((), world.now + 45.0)
+    world.look(world.now + 45.0, stranded=2)
+    again = world.look()
+    assert [each.index for each in again.actions if isinstance(each, Start)] == [4, 5, 6, 7]
+    assert (world.record.failures, world.record.verdict) == (1, None)
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.ENDED])

@@ -13,7 +13,7 @@ A world that has lost too many of its members cannot be followed by another one,
 elsewhere (``core/membership/quorum.py``). Its master tells how many nodes are with it then. If that is as
 many as run, nobody else is left who could come back to it, or train on. So these are removed, and the job
 begins again, in replicas that know nothing of that world. A count that is wrong costs a beginning, which is
-counted, and never gives two worlds: all replicas have ended before others start.
+counted. It gives no two worlds: all that the platform may still run is counted, and has ended before.
 
 Agents of one job refuse one that was told other bounds. So the bounds, and the roles, stay those of the
 replicas that run, and others hold once none of them does.
@@ -222,10 +222,11 @@ class _Draft:
 
     def settle(self, stranded: int) -> None:
         """Conclude from what still runs, or that nothing does."""
-        running = running_among(self._seen, self._seen)
-        are_alone = running_among(self._seen, self._live) > 0 and running <= stranded
-        if are_alone and self._record.verdict is None and not self._wish.suspended:
-            self._conclude(Verdict.AGAIN, f"too few of the last world are left among the {running} that run")
+        told, is_open = self._record.drained_at, self._record.verdict is None and not self._wish.suspended
+        until = None if told is None else told + self._wish.grace
+        if is_open and self._places.are_alone(self._live, stranded, until):
+            self._conclude(Verdict.AGAIN, f"too few of the last world are left among the {stranded} that run")
+            self._change(drained_at=None)  # some were told to leave, and not all
             self._drop(self._live, "the job begins again")
         given_up = why_halted(self._record) if self._record.verdict is None else ""
         least = {name: bounds_of(self._shape, name).least for name in names_of(self._shape)}

@@ -45,6 +45,14 @@ class Places:
         busy = {seen.slot for seen in self._leaving(live)}
         return [slot for slot in free if slot not in busy], len(busy.intersection(free))
 
+    def are_alone(self, live: Mapping[int, Live], stranded: int, until: float | None) -> bool:
+        """Whether all that may run are stranded. ``until``: others may still be told to leave, and save."""
+        if stranded and until is not None and self._now < until:
+            self.looks.append(until)
+            return False
+        may_run = sum(it.phase is Phase.RUNNING or _is_placed(it) for it in self._seen.values())
+        return running_among(self._seen, live) > 0 and may_run <= stranded
+
     def _leaving(self, live: Mapping[int, Live]) -> list[Seen]:
         others = [seen for index, seen in self._seen.items() if index not in live]
         return [seen for seen in others if self._holds_place(seen)]
@@ -58,3 +66,8 @@ class Places:
         if self._now < over:
             self.looks.append(over)
         return self._now < over
+
+
+def _is_placed(seen: Seen) -> bool:
+    """Whether it may run already, though the platform does not show that yet."""
+    return seen.phase is Phase.PENDING and bool(seen.host)
