@@ -266,6 +266,16 @@ def test_roles_stay_those_of_the_pods_that_run_until_none_does() -> None:
     assert [role for _, role, _ in starts(world.look())] == ["chief", "worker", "worker"]
 
 
+def test_a_job_that_runs_keeps_its_numbers_when_it_gets_a_role_or_loses_one() -> None:
+    plain = Wish(Shape(1, 4), 4, memory=GB)
+    world = World(plain)
+    world.wish = replace(WISH, shape=Shape(2, 2, 1, (Bounds("a", 1, 1), Bounds("b", 1, 1))), roles=())
+    assert world.look().actions == ()
+    world = World()
+    world.wish = Wish(Shape(1, 8), 8, memory=GB)
+    assert world.look().actions == ()
+
+
 def test_an_operation_for_a_role_that_is_gone_has_failed() -> None:
     world, more = World(), Operation("a", 1, role="worker")
     world.seen[3] = replace(world.seen[3], phase=Phase.PENDING)

@@ -30,7 +30,7 @@ from elasticrun.core.fleet.replicas import (
     Share,
     Wish,
 )
-from elasticrun.core.fleet.roles import bounds_of, elastic_of, of, role_of, tally_of, with_tally
+from elasticrun.core.fleet.roles import bounds_of, elastic_of, names_of, of, role_of, tally_of, with_tally
 from elasticrun.dataclass import dataclass
 
 #: So many results are remembered.
@@ -59,9 +59,15 @@ class Scaled:
 
 def wanted_of(wish: Wish, shape: Shape, record: Record, name: str) -> int:
     """How many replicas of a role are wanted now."""
-    role, bounds, tally = role_of(wish, shape, name), bounds_of(shape, name), tally_of(record, name)
-    offset = tally.offset if tally.base == role.wanted else 0
-    return min(max(role.wanted + offset, bounds.least), bounds.most)
+    asked, bounds, tally = asked_of(wish, shape, record, name), bounds_of(shape, name), tally_of(record, name)
+    offset = tally.offset if tally.base == asked else 0
+    return min(max(asked + offset, bounds.least), bounds.most)
+
+
+def asked_of(wish: Wish, shape: Shape, record: Record, name: str) -> int:
+    """How many replicas of a role the description asks for; of one that it has no more, as it did last."""
+    is_gone = name not in names_of(wish.shape)
+    return (tally_of(record, name).base if is_gone else 0) or role_of(wish, shape, name).wanted
 
 
 def waits(share: Share | None, live: int) -> bool:
@@ -100,7 +106,7 @@ def scale(
 ) -> Scaled:
     """Take the operations of a job, the oldest first, one step further. ``scenes``: by role."""
     for name in scenes:
-        tally, wanted = tally_of(record, name), role_of(wish, shape, name).wanted
+        tally, wanted = tally_of(record, name), asked_of(wish, shape, record, name)
         if tally.base != wanted:
             if record.scaling is not None and record.scaling.role == name:
                 record = _end(
