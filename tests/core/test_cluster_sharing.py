@@ -57,6 +57,15 @@ def test_a_job_that_starts_waits_for_the_pods_of_one_that_shrinks() -> None:
     assert said(shared(asks)) == {"second": (2, "its least number of nodes can be had")}
 
 
+def test_when_sharing_begins_what_runs_stays_and_what_never_ran_waits() -> None:
+    trains = ask("trains", 2, 4, live=2, held=2, running=2)
+    never_ran = ask("never-ran", 4, 4, live=4, held=4)
+    assert {name: nodes for name, (nodes, _) in said(shared([trains, never_ran])).items()} == {
+        "trains": 2,
+        "never-ran": 0,
+    }
+
+
 def test_pods_that_will_end_cost_nobody_its_share() -> None:
     for stage in (Stage.SUSPENDED, Stage.OVER):
         asks = [ask("goes-on", 1, 4, 4), ask("ends", 2, 2, 0, stage=stage, held=2), ask("comes", 2, 2)]

@@ -92,6 +92,14 @@ def test_what_a_job_needs() -> None:
     assert stage(gone, cleanPodPolicy="None") is stage(roles=[]) is Stage.FIXED
 
 
+def test_a_job_of_an_operator_that_shared_nothing_is_not_overlooked() -> None:
+    runs = a_job(status={"fleet": _kept(Record(2, live=(Live(0), Live(1)))), "running": 2})
+    del runs["status"]["held"]
+    found = ask_of(runs, KINDS)
+    assert found is not None
+    assert (found.live, found.held, found.running) == (2, 4000, 2)
+
+
 def test_a_job_that_nobody_has_looked_at_or_that_is_going_asks_for_nothing() -> None:
     new, going = a_job(), a_job()
     del new["status"]

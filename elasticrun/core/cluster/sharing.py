@@ -96,8 +96,9 @@ class Ask:
 
     @property
     def nodes(self) -> int:
-        """What it has been granted; at first, what it has."""
-        return self.live if self.granted is None else self.granted.nodes
+        """What it has been granted; at first, what it has, and nothing as long as none of it runs."""
+        at_first = self.live if self.running else 0
+        return at_first if self.granted is None else self.granted.nodes
 
     def uses(self, nodes: int) -> int:
         """Units that it needs with so many nodes; one that waits needs none."""

@@ -45,11 +45,13 @@ def ask_of(body: Mapping[str, Any], kinds: Sequence[str]) -> Ask | None:
     ``kinds``: what is shared. A job takes of the first one that the pods of its elastic role request.
     """
     metadata, status = dict_of(body.get("metadata")), dict_of(body.get("status"))
+    record = record_of(status)
     held = _whole(status.get("held"))
+    if held is None:  # so far nothing was shared
+        held = len(record.live) or None
     if metadata.get("deletionTimestamp") or held is None:
         return None
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-    record = record_of(status)
     try:
         wish = wish_of(body)
         shape = record.shape or wish.shape
