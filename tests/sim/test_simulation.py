@@ -14,7 +14,6 @@ import pytest
 
 from elasticrun import config
 from elasticrun.core.health import checkup
-from elasticrun.core.health.candidates import Candidates
 from elasticrun.core.health.checkup import HealthBook
 from elasticrun.core.health.verdicts import judge
 from elasticrun.core.job import growing
@@ -229,7 +228,7 @@ def test_without_votes_two_masters_would_act(monkeypatch: pytest.MonkeyPatch) ->
 def test_who_only_waits_for_the_job_to_begin_would_be_called_stranded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Candidates, "are_lost", True)
+    monkeypatch.setattr(Quorum, "is_lost", lambda *_: True)
     assert violated([generate(7, 8)]) == {"who is stranded trains no more"}
 
 
