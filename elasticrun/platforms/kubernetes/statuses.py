@@ -26,7 +26,7 @@ from elasticrun.core.fleet.replicas import (
     Tally,
     Verdict,
 )
-from elasticrun.core.fleet.roles import MOST_ROLES, tally_of
+from elasticrun.core.fleet.roles import MOST_ROLES, tally_of, with_tally
 from elasticrun.core.fleet.story import ADMITTED, WAITING
 from elasticrun.core.fleet.training import FRESH, Shown, Training, freshness
 from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
@@ -58,58 +58,49 @@ def _record(kept: Mapping[str, Any]) -> Record:
     if indices != sorted(set(indices)) or any(index >= next_index for index in indices):
         raise ValueError("its indices make no sense")
     verdict = kept["verdict"]
-    return Record(
+    record = Record(
         next_index=next_index,
         shape=_shape(kept["shape"]),
         live=live,
+        drained_at=_time(kept["drainedAt"]),
+        avoided=tuple(map(str, kept["avoided"])),
+        verdict=Verdict(verdict) if verdict else None,
+        why=str(kept["why"]),
+        since=float(kept["since"]),
+        scaling=_scaling(kept["scaling"]),
+        results=tuple(
+            Result(str(it["key"]), ScalePhase(it["phase"]), str(it["text"])) for it in kept["results"]
+        ),
+        tallies=_tallies(kept.get("roles") or []),
+    )
+    return with_tally(record, _tally("", kept))
+
+
+def _tallies(kept: Sequence[Mapping[str, Any]]) -> tuple[Tally, ...]:
+    """Missing in the records of earlier versions."""
+    found = tuple(_tally(str(it["name"]), it) for it in kept)
+    if len(kept) > MOST_ROLES or len({it.role for it in found} - {""}) < len(found):
+        raise ValueError("its roles make no sense")
+    return found
+
+
+def _tally(role: str, kept: Mapping[str, Any]) -> Tally:
+    """What is kept of a role, or of the whole job. Earlier versions kept nothing that was measured."""
+    return Tally(
+        role=role,
         failures=_count(kept["failures"]),
         streak=_count(kept["streak"]),
         failed_at=_time(kept["failedAt"]),
         losses=_count(kept["losses"]),
         lost_at=_time(kept["lostAt"]),
-        drained_at=_time(kept["drainedAt"]),
         memory=max(0, int(kept["memory"])),
-        avoided=tuple(map(str, kept["avoided"])),
         halted=str(kept["halted"]),
-        verdict=Verdict(verdict) if verdict else None,
-        why=str(kept["why"]),
-        since=float(kept["since"]),
         base=_count(kept["base"]),
         offset=int(kept["offset"]),
-        scaling=_scaling(kept["scaling"]),
-        results=tuple(
-            Result(str(it["key"]), ScalePhase(it["phase"]), str(it["text"])) for it in kept["results"]
-        ),
         requests=_amounts(kept.get("requests")),
         peak=_amounts(kept.get("peak")),
         unsized=str(kept.get("unsized") or ""),
-        tallies=_tallies(kept.get("roles") or []),
     )
-
-
-def _tallies(kept: Sequence[Mapping[str, Any]]) -> tuple[Tally, ...]:
-    """Missing in the records of earlier versions."""
-    found = tuple(
-        Tally(
-            role=str(it["name"]),
-            failures=_count(it["failures"]),
-            streak=_count(it["streak"]),
-            failed_at=_time(it["failedAt"]),
-            losses=_count(it["losses"]),
-            lost_at=_time(it["lostAt"]),
-            memory=max(0, int(it["memory"])),
-            halted=str(it["halted"]),
-            base=_count(it["base"]),
-            offset=int(it["offset"]),
-            requests=_amounts(it["requests"]),
-            peak=_amounts(it["peak"]),
-            unsized=str(it["unsized"]),
-        )
-        for it in kept
-    )
-    if len(kept) > MOST_ROLES or len({it.role for it in found} - {""}) < len(found):
-        raise ValueError("its roles make no sense")
-    return found
 
 
 def _shape(kept: Sequence[Any]) -> Shape | None:
@@ -281,25 +272,14 @@ def _kept(record: Record) -> dict[str, Any]:
             {"index": it.index, "slot": it.slot, "seen": it.seen, **({"role": it.role} if it.role else {})}
             for it in record.live
         ],
-        "failures": record.failures,
-        "streak": record.streak,
-        "failedAt": record.failed_at or 0.0,
-        "losses": record.losses,
-        "lostAt": record.lost_at or 0.0,
+        **_kept_tally(tally_of(record, "")),
         "drainedAt": record.drained_at or 0.0,
-        "memory": record.memory,
         "avoided": list(record.avoided),
-        "halted": record.halted,
         "verdict": record.verdict.value if record.verdict else "",
         "why": record.why,
         "since": record.since,
-        "base": record.base,
-        "offset": record.offset,
         "scaling": _kept_scaling(record.scaling),
-        "requests": [record.requests.memory, record.requests.cpu],
-        "peak": [record.peak.memory, record.peak.cpu],
-        "unsized": record.unsized,
-        "roles": [_kept_tally(tally) for tally in record.tallies],
+        "roles": [{"name": tally.role, **_kept_tally(tally)} for tally in record.tallies],
         "results": [{"key": it.key, "phase": it.phase.value, "text": it.text} for it in record.results],
     }
 
@@ -310,7 +290,6 @@ def _bounds(shape: Shape) -> list[list[Any]]:
 
 def _kept_tally(tally: Tally) -> dict[str, Any]:
     return {
-        "name": tally.role,
         "failures": tally.failures,
         "streak": tally.streak,
         "failedAt": tally.failed_at or 0.0,
