@@ -18,7 +18,7 @@ from elasticrun.errors import ExitCode
 from tests.support.director import Worker
 from tests.support.kubernetes import ControlPlane
 from tests.support.launcher import MARK
-from tests.support.operated import Cluster, operated
+from tests.support.operated import Cluster, operated, without_others
 from tests.support.pod_faults import BUDGETS, CASES, PROMISES, SAVED, Case, Job
 
 pytestmark = [
@@ -40,13 +40,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, control_plane: ControlPlane
         yield made
 
 
-@pytest.fixture
-def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """The shared cluster without jobs of other tests."""
-    shared.director.forget()
-    yield shared
-    shared.kubelet.can_pull.set()
-    shared.clear()
+cluster = pytest.fixture(without_others)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -19,7 +19,7 @@ from tests.support.director import WORKER, Worker
 from tests.support.kube import Object, Refused
 from tests.support.kubelet import NODES, PODS, PRETENDED
 from tests.support.kubernetes import ControlPlane
-from tests.support.operated import JOB, JOBS, NAMESPACE, Cluster, operated
+from tests.support.operated import JOB, JOBS, NAMESPACE, Cluster, operated, without_others
 
 pytestmark = [
     pytest.mark.slow,
@@ -37,12 +37,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, control_plane: ControlPlane
         yield made
 
 
-@pytest.fixture
-def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """The shared cluster without jobs of other tests."""
-    shared.director.forget()
-    yield shared
-    shared.clear()
+cluster = pytest.fixture(without_others)
 
 
 def test_one_yaml_runs_to_its_end(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from tests.e2e.test_roles_in_pods import counts, job, role
 from tests.support.director import Worker
 from tests.support.kube import Object
 from tests.support.kubernetes import ControlPlane
-from tests.support.operated import JOBS, Cluster, operated
+from tests.support.operated import JOBS, Cluster, operated, without_others
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,12 +31,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, control_plane: ControlPlane
         yield made
 
 
-@pytest.fixture
-def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """The shared cluster without jobs of other tests."""
-    shared.director.forget()
-    yield shared
-    shared.clear()
+cluster = pytest.fixture(without_others)
 
 
 def apply(cluster: Cluster, name: str, least: int, most: int, priority: int = 0) -> None:

@@ -21,7 +21,7 @@ from elasticrun.platforms.kubernetes.specs import wish_of
 from tests.support.director import WORKER, Worker
 from tests.support.kube import Object, Refused
 from tests.support.kubernetes import ControlPlane
-from tests.support.operated import JOBS, Cluster, operated
+from tests.support.operated import JOB, JOBS, Cluster, operated, without_others
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,26 +30,15 @@ pytestmark = [
         reason="needs kopf and kubernetes: pip install 'elasticrun[kubernetes]'",
     ),
 ]
-#: One role of a job.
-ROLE = """
-name: {name}
-minReplicas: {least}
-maxReplicas: {most}
-template:
-  spec:
-    containers:
-    - name: main
-      image: none
-      command: [{python}, -m, elasticrun, --max-restarts=9, {script}]
-      resources:
-        limits: {{memory: {memory}}}
-"""
 
 
 def role(name: str, least: int, most: int, memory: str = "64Mi", **more: object) -> Object:
-    text = ROLE.format(name=name, least=least, most=most, memory=memory, python=sys.executable, script=WORKER)
-    found: Object = {**yaml.safe_load(text), **more}
-    return found
+    text = JOB.format(name=name, least=least, most=most, python=sys.executable, script=WORKER)
+    found: Object = yaml.safe_load(text)["spec"]["roles"][0]
+    container = found["template"]["spec"]["containers"][0]
+    container["command"] = [sys.executable, "-m", "elasticrun", "--max-restarts=9", str(WORKER)]
+    container["resources"]["limits"]["memory"] = memory
+    return {"name": name, **found, **more}
 
 
 def job(name: str, *roles: Object) -> Object:
@@ -68,12 +57,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, control_plane: ControlPlane
         yield made
 
 
-@pytest.fixture
-def cluster(shared: Cluster) -> Iterator[Cluster]:
-    """The shared cluster without jobs of other tests."""
-    shared.director.forget()
-    yield shared
-    shared.clear()
+cluster = pytest.fixture(without_others)
 
 
 def served(folder: Path, *roles: Object) -> tuple[Object, ...]:

@@ -215,6 +215,7 @@ class Cluster:
 
     def clear(self) -> None:
         """Remove all jobs, and return once nothing is left of them."""
+        self.kubelet.can_pull.set()
         for job in self.kube.all(JOBS):
             self.kube.delete(f"{JOBS}/{job['metadata']['name']}")
         self.kube.wait(lambda: not self.kube.all(JOBS), "end of all jobs")
@@ -233,6 +234,13 @@ def _apart(name: str) -> Object:
     """The affinity of pods that do not want one another on their host."""
     own = {"labelSelector": {"matchLabels": {JOB_LABEL: name}}, "topologyKey": "kubernetes.io/hostname"}
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [own]}}
+
+
+def without_others(shared: Cluster) -> Iterator[Cluster]:
+    """The shared cluster without jobs of other tests; the body of a fixture."""
+    shared.director.forget()
+    yield shared
+    shared.clear()
 
 
 @contextlib.contextmanager
