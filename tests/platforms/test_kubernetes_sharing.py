@@ -22,7 +22,7 @@ from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import ApiError
 from elasticrun.platforms.kubernetes.asks import ask_of, kept, share_of, takes_of
 from elasticrun.platforms.kubernetes.sharer import Sharer
-from elasticrun.platforms.kubernetes.sights import SpecError
+from elasticrun.platforms.kubernetes.specs import SpecError
 from elasticrun.platforms.kubernetes.statuses import _kept
 from elasticrun.platforms.protocol import PlatformError
 from tests.platforms.test_kubernetes_adapter import Server as JobServer
@@ -70,6 +70,7 @@ def test_what_a_job_asks_for() -> None:
         running=2,
         hindered=600.0,
         hindrance="no room",
+        pods=(("", 2000),),
     )
 
 
@@ -98,6 +99,44 @@ def test_a_job_of_an_operator_that_shared_nothing_is_not_overlooked() -> None:
     found = ask_of(runs, KINDS)
     assert found is not None
     assert (found.live, found.held, found.running) == (2, 4000, 2)
+
+
+GIVEN = kept(Granted(2, "so", NOW), Ask("", 1, 1, "cpu", 2000, pods=(("", 2000),)))
+LIVE = {"fleet": _kept(Record(2, live=(Live(0), Live(1)))), "held": 2, "running": 2, "share": GIVEN}
+
+
+def test_another_template_takes_no_more_while_pods_of_the_first_are_there() -> None:
+    edited = a_job(status=LIVE)
+    container = edited["spec"]["roles"][0]["template"]["spec"]["containers"][0]
+    container["resources"] = {"requests": {GPU: 6}}
+    found = ask_of(edited, KINDS)
+    assert found is not None
+    assert (found.kind, found.takes, found.held) == ("cpu", 2000, 4000)
+    wrong = a_job(status=LIVE, roles=[{**edited["spec"]["roles"][0], "minReplicas": 9}])
+    found = ask_of(wrong, KINDS)
+    assert found is not None
+    assert (found.stage, found.kind, found.held) == (Stage.FIXED, "cpu", 4000)
+    edited["status"]["fleet"] = _kept(Record(2))
+    found = ask_of(edited, KINDS)
+    assert found is not None
+    assert (found.kind, found.takes) == (GPU, 6)
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        {"kind": "cpu"},
+        {"kind": "cpu", "units": [["", -1]]},
+        {"kind": "cpu", "units": [["", 1 << 70]]},
+        {"kind": "cpu", "units": [["other", 1]]},
+        {"kind": "cpu", "units": [[""]]},
+        {"kind": "another", "units": [["", 1]]},
+    ],
+)
+def test_what_makes_no_sense_as_kept_is_read_from_the_template(pods: dict[str, Any]) -> None:
+    found = ask_of(a_job(status={**LIVE, "share": {**GIVEN, "pods": pods}}), KINDS)
+    assert found is not None
+    assert (found.kind, found.takes) == ("cpu", 2000)
 
 
 def test_a_job_that_nobody_has_looked_at_or_that_is_going_asks_for_nothing() -> None:
@@ -150,9 +189,9 @@ def test_a_request_that_is_no_amount_is_told() -> None:
 
 def test_a_share_comes_back_as_it_was_kept() -> None:
     granted = Granted(2, "so", 7.5, Limit(2, 99.0, 1, "no room"))
-    found = ask_of(a_job(status={"share": kept(granted)}), KINDS)
+    found = ask_of(a_job(status={"share": kept(granted, Ask("", 1, 1))}), KINDS)
     assert found is not None and found.granted == granted
-    assert share_of({"share": kept(granted)}) == Share(2, "so")
+    assert share_of({"share": kept(granted, Ask("", 1, 1))}) == Share(2, "so")
     assert share_of({}) == share_of({"share": {"nodes": -1}}) == share_of({"share": []}) == Share()
 
 
@@ -353,7 +392,9 @@ def test_a_job_that_was_changed_meanwhile_is_looked_at_again() -> None:
     def change(what: str) -> None:
         if what in changes:
             changes.remove(what)
-            server.show("digits")  # which is no news to the plan
+            happened, server.happened = server.happened, lambda _: None  # the watch is late
+            server.show("digits")
+            server.happened = happened
 
     server.before = change
     run(server, lambda _: Reached(server, lambda: server.nodes() == {"digits": 4}).wait())
@@ -421,10 +462,10 @@ def test_a_job_has_its_share_and_waits_without() -> None:
     assert not server.pods
     assert (status["phase"], status["held"]) == ("Waiting", 0)
     assert status["message"] == "its share of the cluster is not decided yet"
-    server.job["status"]["share"] = kept(Granted(0, "it needs 9 units, and 4 can be had", NOW))
+    server.job["status"]["share"] = kept(Granted(0, "it needs 9 units, and 4 can be had", NOW), Ask("", 1, 1))
     asyncio.run(keeper.reconcile("default/digits"))
     assert server.job["status"]["message"] == "it needs 9 units, and 4 can be had"
-    server.job["status"]["share"] = kept(Granted(3, "so", NOW))
+    server.job["status"]["share"] = kept(Granted(3, "so", NOW), Ask("", 1, 1))
     asyncio.run(keeper.reconcile("default/digits"))
     assert sorted(server.pods) == ["digits-0", "digits-1", "digits-2"]
     passes(server)  # by an operator that does not share

@@ -93,6 +93,7 @@ class Ask:
     hindered: float | None = None  # since when not all run that are meant to
     hindrance: str = ""
     is_asked: bool = False  # somebody asks for more nodes right now: that has not to pay
+    pods: tuple[tuple[str, int], ...] = ()  # units of a pod of each role, to be kept with the share
 
     @property
     def nodes(self) -> int:
@@ -126,7 +127,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What to write, those first that free units; and when to decide again even if nothing happens."""
+    """What to write; and when to decide again even if nothing happens."""
 
     grants: tuple[Grant, ...]
     look_at: float | None
@@ -151,7 +152,6 @@ def share_out(asks: Sequence[Ask], units: Mapping[str, int], now: float, rules: 
         _grant(ask, limits.get(ask.name), nodes[ask.name], *wanted[ask.name], now, looks) for ask in decided
     ]
     grants = [grant for grant in found_grants if grant is not None]
-    grants.sort(key=lambda it: (it.before <= it.granted.nodes, it.name))
     return Shared(tuple(grants), min((look for look in looks if look > now), default=None))
 
 

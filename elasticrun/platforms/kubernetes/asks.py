@@ -1,5 +1,8 @@
 """What an ElasticJob asks of a cluster that is shared, and what it was granted: values only.
 
+What a pod takes is kept with the share: another template of a job whose pods are there changes nothing for
+the jobs beside it. It counts once none of its pods is there.
+
 Nothing that is read here raises. A job that cannot be kept as it is written asks for nothing more, and keeps
 what it has: nobody removes its pods. Where a status does not tell the role of a pod that still ends, the pod
 counts as one of those that take most: so never too little is counted as held.
@@ -19,10 +22,11 @@ from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
 from elasticrun.platforms.kubernetes.quantity import units_of
 from elasticrun.platforms.kubernetes.specs import SpecError, role_of, wish_of
 from elasticrun.platforms.kubernetes.statuses import record_of
-from elasticrun.platforms.kubernetes.values import dict_of, list_of, moment_of
+from elasticrun.platforms.kubernetes.values import dict_of, list_of, moment_of, words_of
 
 _SHOWN = 200
 _MOST_TRIES = 64
+_MOST_UNITS = 1 << 60
 _LATEST = 1e12  # a time
 
 
@@ -32,11 +36,12 @@ def share_of(status: Mapping[str, Any]) -> Share:
     return Share() if granted is None else Share(granted.nodes, granted.why)
 
 
-def kept(granted: Granted) -> dict[str, Any]:
-    """How a share is kept; a merge replaces each of its parts."""
+def kept(granted: Granted, ask: Ask) -> dict[str, Any]:
+    """How the share of a job is kept; a merge replaces each of its parts."""
     limit = granted.limit
+    pods = {"kind": ask.kind, "units": [[role, units] for role, units in ask.pods]}
     words = {"nodes": limit.nodes, "until": limit.until, "tries": limit.tries, "reason": limit.why}
-    return {"nodes": granted.nodes, "reason": granted.why, "at": granted.at, "limit": words}
+    return {"nodes": granted.nodes, "reason": granted.why, "at": granted.at, "limit": words, "pods": pods}
 
 
 def ask_of(body: Mapping[str, Any], kinds: Sequence[str]) -> Ask | None:
@@ -52,13 +57,17 @@ def ask_of(body: Mapping[str, Any], kinds: Sequence[str]) -> Ask | None:
     if metadata.get("deletionTimestamp") or held is None:
         return None
     name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+    known = _known(status, kinds) if record.live else None
     try:
         wish = wish_of(body)
         shape = record.shape or wish.shape
-        kind, takes = _takes(body, shape, kinds)
+        is_known = known is not None and known[1].keys() >= set(names_of(shape))
+        kind, takes = known if known is not None and is_known else _takes(body, shape, kinds)
+        takes = {role: takes[role] for role in names_of(shape)}
     except SpecError:
-        kind, most = _most(body, kinds)
-        return Ask(name, 1, 1, kind, most, stage=Stage.FIXED, held=held * most)
+        kind, most = _most(body, kinds) if known is None else (known[0], max(known[1].values()))
+        pods = () if known is None else tuple(known[1].items())
+        return Ask(name, 1, 1, kind, most, stage=Stage.FIXED, held=held * most, pods=pods)
     elastic = elastic_of(shape)
     wanted = {role: wanted_of(wish, shape, record, role) for role in takes}
     live = {role: min(_live(record, role), bounds_of(shape, role).most) for role in takes}
@@ -81,7 +90,20 @@ def ask_of(body: Mapping[str, Any], kinds: Sequence[str]) -> Ask | None:
         hindered=since,
         hindrance=hindrance,
         is_asked=record.scaling is not None and record.scaling.grows and record.scaling.role == elastic,
+        pods=tuple(takes.items()),
     )
+
+
+def _known(status: Mapping[str, Any], kinds: Sequence[str]) -> tuple[str, dict[str, int]] | None:
+    """What ``_takes`` has found when the job got its share; None: that is not known."""
+    pods = dict_of(dict_of(status.get("share")).get("pods"))
+    kind, given = pods.get("kind"), list_of(pods.get("units"))[:MOST_ROLES]
+    try:
+        units = {str(role): int(count) for role, count in given}
+    except (TypeError, ValueError, OverflowError):
+        return None
+    is_sound = bool(units) and all(0 <= count <= _MOST_UNITS for count in units.values())
+    return (str(kind), units) if is_sound and kind in ("", *kinds) else None
 
 
 def _takes(body: Mapping[str, Any], shape: Shape, kinds: Sequence[str]) -> tuple[str, dict[str, int]]:
@@ -170,7 +192,7 @@ def _hindrance(status: Mapping[str, Any]) -> tuple[float | None, str]:
     """Since when pods that are meant to run do not, and why."""
     for condition in map(dict_of, list_of(status.get("conditions"))):
         if condition.get("type") == "Hindered" and condition.get("status") == "True":
-            return moment_of(condition.get("lastTransitionTime")), str(condition.get("message"))[:_SHOWN]
+            return moment_of(condition.get("lastTransitionTime")), words_of(condition.get("message"))[:_SHOWN]
     return None, ""
 
 
@@ -183,9 +205,9 @@ def _granted(status: Mapping[str, Any]) -> Granted | None:
         _whole(limit.get("nodes")) or 0,
         _time(limit.get("until")),
         min(_whole(limit.get("tries")) or 0, _MOST_TRIES),
-        str(limit.get("reason") or "")[:_SHOWN],
+        words_of(limit.get("reason"))[:_SHOWN],
     )
-    return Granted(nodes, str(share.get("reason") or "")[:_SHOWN], _time(share.get("at")), limited)
+    return Granted(nodes, words_of(share.get("reason"))[:_SHOWN], _time(share.get("at")), limited)
 
 
 def _whole(value: object) -> int | None:

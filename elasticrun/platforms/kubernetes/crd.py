@@ -163,6 +163,7 @@ def _status() -> dict[str, Any]:
                     "reason": text,
                     "at": {"type": "number"},
                     "limit": {**_FREE, "description": "What the operator remembers; not for others."},
+                    "pods": {**_FREE, "description": "What a pod of each role takes of what is shared."},
                 },
             },
             "podsVersion": {**text, "description": "The version of the pods that it remembers."},

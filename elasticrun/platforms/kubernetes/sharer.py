@@ -90,7 +90,7 @@ class Sharer:
         frees = [grant for grant in shared.grants if grant.granted.nodes < grant.before]
         others = [grant for grant in shared.grants if grant.granted.nodes >= grant.before]
         for grants in (frees, others):
-            if not await self._write(grants, bodies, found):
+            if not await self._write(grants, bodies, {ask.name: ask for ask in asks}):
                 self.look()
                 return None
         return None if shared.look_at is None else max(0.0, shared.look_at - self._clock())
@@ -106,7 +106,7 @@ class Sharer:
         self,
         grants: Iterable[Grant],
         bodies: Mapping[str, Mapping[str, Any]],
-        asks: Mapping[str, Ask | None],
+        asks: Mapping[str, Ask],
     ) -> bool:
         """Write these shares; whether none of the jobs had changed. Raises PlatformError."""
         done = await asyncio.gather(
@@ -118,15 +118,15 @@ class Sharer:
                 raise each
         return all(done)
 
-    async def _grant(self, grant: Grant, body: Mapping[str, Any], ask: Ask | None) -> bool:
+    async def _grant(self, grant: Grant, body: Mapping[str, Any], ask: Ask) -> bool:
         async with self._slots:
             metadata = body["metadata"]
             path = job_path(metadata["namespace"], metadata["name"], "status")
             version = {"resourceVersion": metadata["resourceVersion"]}
-            if ask is not None:
-                self._asks[grant.name] = replace(ask, granted=grant.granted)  # to hear of it is no news
+            self._asks[grant.name] = replace(ask, granted=grant.granted)  # to hear of it is no news
+            share = kept(grant.granted, ask)
             try:
-                await self._api.merge(path, {"metadata": version, "status": {"share": kept(grant.granted)}})
+                await self._api.merge(path, {"metadata": version, "status": {"share": share}})
             except ApiError as error:
                 if error.status in (CONFLICT, NOT_FOUND):
                     return False
