@@ -276,6 +276,25 @@ def test_a_job_that_runs_keeps_its_numbers_when_it_gets_a_role_or_loses_one() ->
     assert world.look().actions == ()
 
 
+def test_a_role_that_was_renamed_is_scaled_from_what_it_had() -> None:
+    spot = Bounds("spot", 1, 10)
+    world = World(Wish(Shape(1, 10, 1, (spot,)), 3, roles=(Role("spot", 3),)))
+    renamed = Bounds("cheap", 1, 10)
+    world.wish = Wish(Shape(1, 10, 1, (renamed,)), 10, roles=(Role("cheap", 10),))
+    decision = world.look(Operation("a", 1, role="spot"))
+    assert [role for _, role, _ in starts(decision)] == ["spot"]
+    assert len(world.live) == 4
+
+
+def test_a_role_of_no_replicas_that_is_gone_starts_none() -> None:
+    spot = Bounds("spot", 0, 10)
+    first = Bounds("first", 1, 1)
+    shape = Shape(1, 11, 1, (first, spot))
+    world = World(Wish(shape, 1, roles=(Role("first", 1), Role("spot", 0))))
+    world.wish = Wish(Shape(1, 1, 1, (first,)), 1, roles=(Role("first", 1),))
+    assert world.look().actions == ()
+
+
 def test_an_operation_for_a_role_that_is_gone_has_failed() -> None:
     world, more = World(), Operation("a", 1, role="worker")
     world.seen[3] = replace(world.seen[3], phase=Phase.PENDING)

@@ -6,7 +6,7 @@ the wish and the record themselves. With several roles each has its own in ``Wis
 
 The bounds of all roles are part of the shape, as their sums are what agents were told. So the roles of a job
 that runs are those with which it began. One that is not asked for any more, while others run, keeps as many
-replicas as it may have: others hold once none of them runs.
+replicas as were asked for last: others hold once none of them runs.
 
 Invariants. A role is never given the tally, or the slots, of another one. Slots go to the replicas that there
 always are, in the order of the roles, so that they can be filled whenever the job is complete.

@@ -66,8 +66,9 @@ def wanted_of(wish: Wish, shape: Shape, record: Record, name: str) -> int:
 
 def asked_of(wish: Wish, shape: Shape, record: Record, name: str) -> int:
     """How many replicas of a role the description asks for; of one that it has no more, as it did last."""
-    is_gone = name not in names_of(wish.shape)
-    return (tally_of(record, name).base if is_gone else 0) or role_of(wish, shape, name).wanted
+    if name not in names_of(wish.shape):
+        return tally_of(record, name).base
+    return role_of(wish, shape, name).wanted
 
 
 def waits(share: Share | None, live: int) -> bool:
@@ -180,7 +181,7 @@ def _begin(
         return _remember(record, Result(operation.key, ScalePhase.FAILED, refusal)), ()
     until = now + operation.timeout
     scaling = Scaling(operation.key, target, operation.more > 0, tally.offset, until, name)
-    offset = target - role_of(wish, shape, name).wanted
+    offset = target - asked_of(wish, shape, record, name)
     return with_tally(replace(record, scaling=scaling), replace(tally, offset=offset)), operation.indices
 
 
