@@ -34,7 +34,8 @@ from elasticrun.platforms.kubernetes.names import SIZED, endpoints
 from elasticrun.platforms.kubernetes.output import installation
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
 from elasticrun.platforms.kubernetes.quantity import cpu_of, memory_of, to_quantity
-from elasticrun.platforms.kubernetes.sights import SpecError, operation_of, seen_of, wish_of
+from elasticrun.platforms.kubernetes.sights import operation_of, seen_of
+from elasticrun.platforms.kubernetes.specs import SpecError, wish_of
 from elasticrun.platforms.kubernetes.statuses import invalid_status, record_of, status_of
 
 UID = "8d5b1234-77"

@@ -21,7 +21,8 @@ from elasticrun.core.fleet.replicas import (
     Wish,
 )
 from elasticrun.platforms.kubernetes.pods import pod_of
-from elasticrun.platforms.kubernetes.sights import SpecError, operation_of, seen_of, wish_of
+from elasticrun.platforms.kubernetes.sights import operation_of, seen_of
+from elasticrun.platforms.kubernetes.specs import SpecError, wish_of
 from elasticrun.platforms.kubernetes.statuses import record_of, status_of
 
 UID = "8d5b1234-77"

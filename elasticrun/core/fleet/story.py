@@ -52,9 +52,9 @@ def _conditions(
     """What holds, and what does not; each always has the same place."""
     verdict, why = record.verdict, record.why
     later = "" if wished == shape else f"; {in_words(wished)} holds once it was suspended and resumed"
-    of = f"{', '.join(_running(each, shape) for each in running)} replicas run{later}"
+    text = f"{', '.join(_running(each, shape) for each in running)} replicas run{later}"
     return (
-        Condition("Available", phase == RUNNING, phase, of),
+        Condition("Available", phase == RUNNING, phase, text),
         Condition("Hindered", bool(hindered[1]), *hindered),
         Condition(
             "Suspended", phase == SUSPENDED, phase, "" if phase != SUSPENDED else "as spec.suspend asks"

@@ -43,7 +43,10 @@ def describe(
 
 
 def mark_now(job: JobState) -> str:
-    """The ``mark`` of the status, at a cost that does not grow with the nodes."""
+    """The ``mark`` of the status, at a cost that does not grow with the nodes.
+
+    But for a job that waits with exactly half of a world: then it looks for the node that may lead these.
+    """
     world = len(job.current.assignments)
     return mark_of(job.round, job.phase, world, _workers(job), job.budget.spent, stranded(job))
 

@@ -45,13 +45,12 @@ from elasticrun.platforms.kubernetes.names import (
 )
 from elasticrun.platforms.kubernetes.pods import pod_of, secret_of, service_of
 from elasticrun.platforms.kubernetes.sights import (
-    SpecError,
     addresses_of,
     operation_of,
     owner_of,
     seen_of,
-    wish_of,
 )
+from elasticrun.platforms.kubernetes.specs import SpecError, wish_of
 from elasticrun.platforms.kubernetes.statuses import (
     invalid_status,
     pods_version_of,

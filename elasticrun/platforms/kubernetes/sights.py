@@ -21,8 +21,6 @@ from elasticrun.platforms.kubernetes.names import (
     pod_name,
 )
 from elasticrun.platforms.kubernetes.specs import MOST_SLOTS
-from elasticrun.platforms.kubernetes.specs import SpecError as SpecError
-from elasticrun.platforms.kubernetes.specs import wish_of as wish_of
 from elasticrun.platforms.kubernetes.values import (
     dict_of,
     limit_or_none,
