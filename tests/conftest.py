@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import kubernetes
 
-#: A fixture that takes long to start, so the tests of a module that need it run in one process. Each module
-#: has its own, which ends with it: it takes a tenth of a core, and 0.9 GB. The modules run beside each other,
-#: as theirs are the longest rows of tests that there are.
+#: A fixture whose tests all run in one process, as starting it takes long. It ends with them: it would take a
+#: tenth of a core, and 1 GB, for as long as other tests run.
 CONTROL_PLANE = "control_plane"
 
 
@@ -52,7 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if importlib.util.find_spec("tensorflow") is None:
         reasons["tensorflow"] = "needs tensorflow: pip install 'elasticrun[tensorflow]'"
     for item in items:
-        if shared := _shared_fixtures(item):
+        if CONTROL_PLANE in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(CONTROL_PLANE))
+        elif shared := _shared_fixtures(item):
             item.add_marker(pytest.mark.xdist_group(shared))
         for marker, reason in reasons.items():
             if item.get_closest_marker(marker):
@@ -62,7 +63,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _shared_fixtures(item: pytest.Item) -> str:
     """The module whose tests have to run in one process, as they share a fixture; "" if they share none."""
     definitions = getattr(item, "_fixtureinfo").name2fixturedefs  # noqa: B009 pytest has no public name for it
-    module = item.nodeid.split("::")[0]
-    own = [it for found in definitions.values() for it in found if it.baseid == module]
-    is_shared = CONTROL_PLANE in definitions or any(it.scope == "module" for it in own)
-    return module if is_shared else ""
+    own = [it for found in definitions.values() for it in found if it.baseid == item.nodeid.split("::")[0]]
+    return item.nodeid.split("::")[0] if any(it.scope == "module" for it in own) else ""
