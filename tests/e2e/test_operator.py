@@ -50,9 +50,8 @@ def test_one_yaml_runs_to_its_end(cluster: Cluster) -> None:
     cluster.director.order("exit 0")
     cluster.wait_phase("whole", "Succeeded")
     cluster.took("and to Succeeded")
-    assert {it["type"] for it in cluster.status("whole")["conditions"] if it["status"] == "True"} == {
-        "Complete"
-    }
+    held = {it["type"] for it in cluster.status("whole")["conditions"] if it["status"] == "True"}
+    assert held - {"StatusFresh"} == {"Complete"}  # whether the master was heard in so short a life varies
     assert sorted(cluster.pods("whole")) == [0, 1, 2, 3]
     assert any("replicas 0, 1, 2, 3" in text for text in cluster.told("whole"))
 
