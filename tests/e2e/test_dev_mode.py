@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.cluster import Cluster
@@ -19,4 +21,5 @@ def test_nothing_is_left_open(cluster: Cluster, options: tuple[str, ...]) -> Non
     launcher = cluster.launch(*options, "train.py", env=environ)
     assert launcher.wait() == 0, launcher.story()
     assert launcher.out == "True 36"
-    assert launcher.err == ""
+    # This mode also tells of each callback that took more than 0.1 s, as any may on a busy box.
+    assert re.sub(r".*Executing <.*> took [\d.]+ seconds\n?", "", launcher.err) == ""
