@@ -51,7 +51,11 @@ def main() -> None:
 
 
 def _kill_all(raylet: str) -> None:
-    """SIGKILL all that this raylet has started, so that nobody there can say that its host is gone."""
+    """SIGKILL all that this raylet has started, so that nobody there can say that its host is gone.
+
+    The raylet itself ends last, and would tell of the end of each process until then: so it is stopped.
+    """
+    os.kill(int(raylet), signal.SIGSTOP)
     mark = f"RAY_RAYLET_PID={raylet}".encode()
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
