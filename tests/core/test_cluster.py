@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from elasticrun.core.cluster.curve import assumed, curve
+from elasticrun.core.cluster.curve import Batch, assumed, curve
 from elasticrun.core.cluster.jobs import Change, Job, Rules
 from elasticrun.core.cluster.plan import plan
 
@@ -44,6 +44,14 @@ def test_nothing_is_gained_beyond_the_highest_point() -> None:
 def test_noise_is_smoothed_from_above() -> None:
     found = curve(4, {1: 1.0, 2: 1.1, 3: 2.9})
     assert found.of(2) > 1.5
+
+
+def test_no_node_counts_as_more_than_one() -> None:
+    assert curve(3, {1: 1.0, 2: 1e9, 3: 1e300}).done == (0.0, 1.0, 2.0, 3.0)
+
+
+def test_how_much_is_done_a_second() -> None:
+    assert [batch.done(2.5, 4) for batch in (Batch.GLOBAL, Batch.PER_WORKER)] == [2.5, 10.0]
 
 
 def test_a_size_without_any_progress_tells_nothing() -> None:

@@ -154,6 +154,16 @@ def test_a_limit_that_somebody_set_for_ever_does_not_hold() -> None:
     assert said(found)["limited"][0] == 4
 
 
+def test_nodes_go_to_the_job_that_was_measured_to_do_more_with_them() -> None:
+    flat = ask("flat", 1, 8, 4, measured=((1, 10.0), (2, 11.0), (4, 11.5)))
+    steep = ask("steep", 1, 8, 4, measured=((1, 3.0), (4, 11.8)))
+    assert said(shared([replace(flat, measured=()), replace(steep, measured=())], 8)) == {}
+    nodes = {name: nodes for name, (nodes, _) in said(shared([flat, steep], 8)).items()}
+    assert nodes["flat"] < 4
+    freed = [replace(flat, granted=Granted(nodes["flat"], "", NOW), held=nodes["flat"]), steep]
+    assert said(shared(freed, 8))["steep"][0] == 8 - nodes["flat"]
+
+
 def test_more_that_somebody_asks_for_has_not_to_pay() -> None:
     large = ask("large", 1, 64, 63)
     assert shared([large], units=64).grants == ()

@@ -15,11 +15,14 @@ from elasticrun.core.fleet.training import (
     GAP,
     LONG_WAIT,
     LONGEST_PAUSE,
+    MOST_SIZES,
     PATIENCE,
+    SETTLED,
     SHORT_WAIT,
     SLOW_GAP,
     Contact,
     Shown,
+    Speed,
     Training,
     Trouble,
     answered,
@@ -31,6 +34,7 @@ from elasticrun.core.fleet.training import (
     show,
     training_of,
     wait_for,
+    with_speed,
 )
 from elasticrun.core.protocol.round_progress import RolePeak, UsagePeak
 from elasticrun.core.protocol.status import JobPhase, JobStatus
@@ -78,23 +82,23 @@ def test_what_was_measured_is_coarse_and_bounded() -> None:
 
 
 def test_the_first_answer_is_shown_at_once_and_the_next_one_after_a_gap() -> None:
-    contact = answered(Contact(), FIRST)
+    contact = answered(Contact(), FIRST, 0.0)
     assert due(contact) == float("-inf")
     contact = show(contact, 100.0)
     assert contact.shown == Shown(FIRST)
     assert due(contact) is None
-    contact = answered(contact, NEXT)
+    contact = answered(contact, NEXT, 300.0)
     assert due(contact) == 100.0 + GAP
-    assert due(answered(contact, FIRST)) is None
+    assert due(answered(contact, FIRST, 300.0)) is None
 
 
 def test_what_is_shown_begins_with_the_first_round() -> None:
-    contact = answered(Contact(), replace(FIRST, round=-1))
+    contact = answered(Contact(), replace(FIRST, round=-1), 0.0)
     assert due(contact) is None
-    assert due(answered(contact, FIRST)) == float("-inf")
+    assert due(answered(contact, FIRST, 300.0)) == float("-inf")
     silent = failed(contact, SILENT, 200.0)
     assert due(silent) == 200.0 + PATIENCE
-    back = answered(show(silent, 200.0 + PATIENCE), replace(FIRST, round=-1))
+    back = answered(show(silent, 200.0 + PATIENCE), replace(FIRST, round=-1), 300.0)
     assert due(back) == 200.0 + PATIENCE + GAP
 
 
@@ -103,36 +107,36 @@ def test_what_is_shown_begins_with_the_first_round() -> None:
     [(0.971, None), (0.975, None), (0.99, SLOW_GAP), (0.5, SLOW_GAP), (None, GAP)],
 )
 def test_the_goodput_alone_is_no_reason_to_hurry(goodput: float | None, gap: float | None) -> None:
-    contact = answered(show(answered(Contact(), FIRST), 100.0), replace(FIRST, goodput=goodput))
+    contact = answered(show(answered(Contact(), FIRST, 0.0), 100.0), replace(FIRST, goodput=goodput), 200.0)
     assert due(contact) == (None if gap is None else 100.0 + gap)
 
 
 def test_a_goodput_that_becomes_known_is_shown() -> None:
-    contact = show(answered(Contact(), replace(FIRST, goodput=None)), 100.0)
-    assert due(answered(contact, FIRST)) == 100.0 + GAP
+    contact = show(answered(Contact(), replace(FIRST, goodput=None), 0.0), 100.0)
+    assert due(answered(contact, FIRST, 300.0)) == 100.0 + GAP
 
 
 def test_an_answer_that_is_missing_for_a_while_is_not_told() -> None:
-    contact = show(answered(Contact(), FIRST), 100.0)
+    contact = show(answered(Contact(), FIRST, 0.0), 100.0)
     contact = failed(contact, SILENT, 200.0)
     assert due(contact) == 200.0 + PATIENCE
     contact = failed(contact, SILENT, 210.0)
     assert (contact.failures, due(contact)) == (2, 200.0 + PATIENCE)
-    back = answered(contact, FIRST)
+    back = answered(contact, FIRST, 300.0)
     assert (back.failures, due(back)) == (0, None)
     assert due(failed(back, SILENT, 300.0)) == 300.0 + PATIENCE
 
 
 def test_a_trouble_that_lasts_is_shown_beside_what_was_told_last() -> None:
-    contact = failed(show(answered(Contact(), FIRST), 100.0), SILENT, 200.0)
+    contact = failed(show(answered(Contact(), FIRST, 0.0), 100.0), SILENT, 200.0)
     contact = show(contact, 200.0 + PATIENCE)
     assert contact.shown == Shown(FIRST, SILENT)
     assert due(contact) is None
     assert due(failed(contact, replace(SILENT, text="none within 4.9 s"), 216.0)) is None
     other = failed(contact, WRONG, 216.0)
     assert due(other) == 200.0 + PATIENCE + GAP
-    assert due(answered(contact, FIRST)) == 200.0 + PATIENCE + GAP
-    assert show(answered(contact, NEXT), 300.0).shown == Shown(NEXT)
+    assert due(answered(contact, FIRST, 300.0)) == 200.0 + PATIENCE + GAP
+    assert show(answered(contact, NEXT, 300.0), 300.0).shown == Shown(NEXT)
 
 
 def test_a_trouble_of_one_who_was_never_heard_is_shown_too() -> None:
@@ -142,10 +146,53 @@ def test_a_trouble_of_one_who_was_never_heard_is_shown_too() -> None:
 
 
 def test_what_is_shown_while_a_trouble_may_pass_is_no_trouble() -> None:
-    contact = answered(show(answered(Contact(), FIRST), 100.0), NEXT)
+    contact = answered(show(answered(Contact(), FIRST, 0.0), 100.0), NEXT, 200.0)
     contact = failed(contact, SILENT, 105.0)
     assert due(contact) == 100.0 + GAP
     assert show(contact, 100.0 + GAP).shown == Shown(NEXT)
+
+
+FAST = replace(FIRST, rate=10.0)
+
+
+def test_the_speed_of_a_round_counts_once_that_has_lasted() -> None:
+    begun = answered(Contact(), replace(FIRST, rate=2.0), 100.0)
+    contact = show(begun, 100.0)
+    assert (contact.shown, due(contact)) == (Shown(replace(FIRST, rate=2.0)), 100.0 + SETTLED)
+    contact = answered(contact, FAST, 130.0)
+    contact = show(contact, 100.0 + SETTLED)
+    assert contact.shown == Shown(FAST, None, Speed(2, 8, 10.0))
+    assert due(contact) is due(answered(contact, replace(FAST, rate=10.9), 200.0)) is None
+    assert due(answered(contact, replace(FAST, rate=8.9), 200.0)) == 100.0 + SETTLED + SLOW_GAP
+    larger = answered(contact, replace(FAST, round=5, nodes=3, workers=12), 200.0)
+    assert due(larger) == 160.0 + GAP
+    larger = show(larger, 200.0)
+    assert (larger.shown and larger.shown.speed, due(larger)) == (Speed(2, 8, 10.0), 200.0 + SETTLED)
+    assert due(failed(larger, SILENT, 230.0)) == 230.0 + PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("phase", "rate", "shown"),
+    [
+        (JobPhase.RUNNING, 12.3456, 12.3),
+        (JobPhase.STOPPING, 12.3456, None),
+        (JobPhase.RUNNING, None, None),
+        (JobPhase.RUNNING, 0.0, None),
+        (JobPhase.RUNNING, -1.0, None),
+        (JobPhase.RUNNING, float("nan"), None),
+        (JobPhase.RUNNING, 1e30, None),
+    ],
+)
+def test_a_rate_that_is_none_is_not_known(phase: JobPhase, rate: float | None, shown: float | None) -> None:
+    assert training_of(replace(STATUS, phase=phase, steps_rate=rate)).rate == shown
+
+
+def test_of_each_size_the_newest_speed_is_kept_and_of_too_many_the_nearest() -> None:
+    known = with_speed(with_speed((), Speed(4, 8, 1.0)), Speed(2, 4, 3.0))
+    assert with_speed(known, Speed(4, 8, 2.0)) == (Speed(2, 4, 3.0), Speed(4, 8, 2.0))
+    many = tuple(Speed(nodes, nodes, 1.0) for nodes in range(1, MOST_SIZES + 1))
+    found = with_speed(many, Speed(MOST_SIZES + 1, 9, 5.0))
+    assert [it.nodes for it in found] == list(range(2, MOST_SIZES + 2))
 
 
 def test_the_words_of_a_trouble_are_bounded() -> None:
@@ -186,7 +233,13 @@ def test_a_new_round_is_told_once(training: Training | None, told: int | None, t
     assert (note and (note.reason, note.text)) == (text and ("RoundFormed", text))
 
 
-FACTS = st.builds(replace, st.just(FIRST), round=st.integers(0, 3), goodput=st.sampled_from([None, 0.1, 0.9]))
+FACTS = st.builds(
+    replace,
+    st.just(FIRST),
+    round=st.integers(0, 3),
+    goodput=st.sampled_from([None, 0.1, 0.9]),
+    rate=st.sampled_from([None, 10.0, 10.5, 20.0]),
+)
 STEPS = st.lists(st.tuples(st.floats(0.0, 30.0), FACTS | st.sampled_from([SILENT, WRONG])), max_size=40)
 
 
@@ -202,5 +255,5 @@ def test_there_are_never_two_changes_within_a_gap(steps: list[tuple[float, Train
             assert contact.shown != before
             shown_at.append(now)
         now = until
-        contact = answered(contact, said) if isinstance(said, Training) else failed(contact, said, now)
+        contact = answered(contact, said, now) if isinstance(said, Training) else failed(contact, said, now)
     assert all(later - earlier >= GAP - 1e-6 for earlier, later in itertools.pairwise(shown_at))

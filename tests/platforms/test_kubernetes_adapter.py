@@ -15,7 +15,7 @@ if not all(map(find_spec, ("kopf", "kubernetes"))):
     pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
 
 from elasticrun.core.fleet.replicas import Amounts, Note, Usage
-from elasticrun.core.fleet.training import Shown, Training, Trouble, note_of
+from elasticrun.core.fleet.training import Shown, Speed, Training, Trouble, note_of
 from elasticrun.platforms.keeper import Keeper
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import Api, ApiError, _refusal
@@ -561,6 +561,23 @@ def test_what_was_told_last_stays_without_answers_and_without_an_operator_that_a
     masters.now = Shown(None, Trouble("Unreachable", "no answer"))  # started again, and heard nothing either
     with_masters(server, masters)
     assert (server.job["status"]["training"], fresh(server)) == (shown, told)
+
+
+def test_how_fast_the_job_was_with_so_many_nodes_stays_in_its_status() -> None:
+    server, masters = Server(), Told()
+    odd: Any = [
+        5,
+        {"nodes": True, "workers": 1, "stepRate": 1.0},
+        {"nodes": 3, "workers": 3, "stepRate": "x"},
+    ]
+    kept = {"nodes": 4, "workers": 16, "stepRate": 2.5}
+    server.job["status"] = {"speeds": [*odd, {"nodes": 2, "workers": 8, "stepRate": 9.0}, kept]}
+    masters.now = Shown(TRAINING, None, Speed(2, 8, 1.5))
+    with_masters(server, masters)
+    assert server.job["status"]["speeds"] == [{"nodes": 2, "workers": 8, "stepRate": 1.5}, kept]
+    masters.now = Shown(TRAINING)
+    with_masters(server, masters)
+    assert server.job["status"]["speeds"][1] == kept
 
 
 def test_what_is_not_known_any_more_is_left_out() -> None:

@@ -74,6 +74,20 @@ def test_what_a_job_asks_for() -> None:
     )
 
 
+SPEEDS = [{"nodes": 2, "workers": 8, "stepRate": 3}, {"nodes": 4, "workers": 16, "stepRate": 2.5}]
+
+
+@pytest.mark.parametrize(
+    ("batch", "measured"),
+    [("Global", ((2, 3.0), (4, 2.5))), ("PerWorker", ((2, 24.0), (4, 40.0))), (None, ()), (["Global"], ())],
+)
+def test_what_a_step_is_of_says_how_much_was_done(
+    batch: Any, measured: tuple[tuple[int, float], ...]
+) -> None:
+    found = ask_of(a_job(status={"speeds": SPEEDS}, batch=batch), KINDS)
+    assert found is not None and found.measured == measured
+
+
 def stage(status: Mapping[str, Any] | None = None, **spec: Any) -> Stage:
     found = ask_of(a_job(status=status, **spec), KINDS)
     assert found is not None

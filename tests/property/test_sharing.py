@@ -12,6 +12,13 @@ from elasticrun.core.cluster.sharing import Ask, Granted, Limit, Shared, Stage, 
 
 KINDS = ("cpu", "example.com/gpu")
 NOW = 5000.0
+#: By size, as anybody may have written it.
+MEASURED = st.one_of(
+    st.just(()),
+    st.lists(st.tuples(st.integers(1, 12), st.floats(min_value=1e-300, max_value=1e300)), max_size=4).map(
+        tuple
+    ),
+)
 
 
 @st.composite
@@ -36,6 +43,7 @@ def ask(draw: st.DrawFn, name: str) -> Ask:
         draw(st.sampled_from([None, Granted(nodes, "", 1.0, limit)])),
         live=nodes,
         running=nodes,
+        measured=draw(MEASURED),
     )
     return replace(made, held=made.uses(nodes) + takes * draw(st.sampled_from([0, 0, 1, 3])))
 

@@ -11,19 +11,32 @@ hosts with four GPUs each. That was one network and one year: it is only where a
 Invariants. Each node adds no more than the one before it, and never less than nothing: measurements are
 noisy, so the upper concave hull is taken of them, and nothing is gained beyond its highest point. Beyond
 the largest size that was measured, a node adds what the assumed curve says, but no more than the last one
-measured.
+measured. No node counts as more than one effective node, whatever was measured: so a job that boasts gets no
+more than one that scales perfectly.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from math import inf
 
 from elasticrun.dataclass import dataclass
 
 #: What each further node costs all of them: 1 / (1 + 31 x 0.015) is 0.68.
 OVERHEAD = 0.015
+
+
+class Batch(Enum):
+    """What has the same size however many workers there are."""
+
+    GLOBAL = "Global"  # the batch of a step: its workers share it
+    PER_WORKER = "PerWorker"  # what a worker takes for a step
+
+    def done(self, step_rate: float, workers: int) -> float:
+        """How much is done a second, in a unit of the job, at so many steps a second."""
+        return step_rate * workers if self is Batch.PER_WORKER else step_rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,7 @@ def curve(most: int, measured: Mapping[int, float] | None = None) -> Curve:
     first = next(iter(known))
     scale = assumed(first) / known[first]
     points = [(nodes, assumed(nodes)) for nodes in range(first)]
-    hull = _hull([*points, *((nodes, rate * scale) for nodes, rate in known.items())])
+    hull = _hull([*points, *((nodes, min(rate * scale, nodes)) for nodes, rate in known.items())])
     return Curve(_spread(hull, max(known), most))
 
 

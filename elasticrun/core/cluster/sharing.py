@@ -94,6 +94,7 @@ class Ask:
     hindrance: str = ""
     is_asked: bool = False  # somebody asks for more nodes right now: that has not to pay
     pods: tuple[tuple[str, int], ...] = ()  # units of a pod of each role, to be kept with the share
+    measured: tuple[tuple[int, float], ...] = ()  # how much it did with so many nodes, in any unit
 
     @property
     def nodes(self) -> int:
@@ -197,7 +198,7 @@ def _job(ask: Ask, units: int) -> Job:
         ask.name,
         ask.least,
         most,
-        _assumed(most),
+        _curve(most, ask.measured),
         ask.nodes,
         ask.submitted,
         ask.priority,
@@ -209,8 +210,8 @@ def _job(ask: Ask, units: int) -> Job:
 
 
 @lru_cache(maxsize=256)
-def _assumed(most: int) -> Curve:
-    return curve(most)
+def _curve(most: int, measured: tuple[tuple[int, float], ...]) -> Curve:
+    return curve(most, dict(measured))
 
 
 def _wanted(ask: Ask, found: Plan, reasons: Mapping[str, str]) -> tuple[int, str]:

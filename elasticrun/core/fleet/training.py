@@ -1,15 +1,20 @@
 """What a platform shows of the training, as the job's master tells it: which facts, and when.
 
 Theory. The master is asked again and again, and waits with its answer until something is new. It runs in a
-replica, beside code of anybody, so it may be dead, late or lying: nothing that is shown decides which
-replicas there are, and each value is brought within bounds here. (That replicas are stranded is not shown,
-and does decide: ``decide.py``.) What it said last stays shown while it is away; a condition says so once that
-has lasted for ``PATIENCE``, as a master that is started again is back sooner.
+replica, beside code of anybody, so it may be dead, late or lying: each value is brought within bounds here,
+and nothing that is shown decides which replicas there are, but for the speed. (That replicas are stranded is
+not shown, and does decide: ``decide.py``.) What it said last stays shown while it is away; a condition says
+so once that has lasted for ``PATIENCE``, as a master that is started again is back sooner.
 
 Each change that is shown costs the platform a write, and there may be hundreds of jobs. So there are at least
 ``GAP`` seconds between two changes of what is shown of one job; what happens meanwhile is shown together. So
 a job of which nothing is shown yet begins with its first round, which would else come ``GAP`` later. The
 goodput changes all the time: alone it is a reason only if it moved by ``STEP``, and not before ``SLOW_GAP``.
+
+How fast a job is decides one thing: how the units that are left are shared among jobs (``cluster/curve.py``,
+which bounds what it does). So a speed is taken only from a round that has lasted for ``SETTLED``: its first
+steps tell of its start. Of each size the newest one is kept, and another one is news if it is off by
+``OTHER``.
 
 Invariants. Of each job at most one question is under way. There are never two changes within ``GAP``, so not
 two notes of a new round either. A contact with nothing new is never due.
@@ -18,17 +23,22 @@ two notes of a new round either. A contact with nothing new is never due.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from elasticrun.core.fleet.replicas import Amounts, Condition, Note, Usage
 from elasticrun.core.fleet.sizing import coarse_usage
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.core.protocol.round_progress import MAX_PEAKS, UsagePeak
-from elasticrun.core.protocol.status import JobStatus
+from elasticrun.core.protocol.status import JobPhase, JobStatus
 from elasticrun.dataclass import dataclass
 
 #: Seconds between two changes of what is shown of a job: of facts, and if only its goodput has moved by STEP.
 GAP, SLOW_GAP, STEP = 10.0, 60.0, 0.01
+#: Seconds that a round has lasted before its speed counts, and by which share another speed is news.
+SETTLED, OTHER = 60.0, 0.1
+#: Sizes of which the speed is kept.
+MOST_SIZES = 32
 #: Seconds without an answer after which it is shown that there is none.
 PATIENCE = 15.0
 #: Seconds between two questions: after an answer that came at once, and after none; that one doubles.
@@ -38,6 +48,7 @@ LONG_WAIT, SHORT_WAIT = 25.0, 5.0
 _SHOWN = 200  # characters of a sentence
 _MOST = 1 << 53  # what every reader of JSON takes for a whole number
 _CORES = 1e6
+_FASTEST = 1e9  # steps a second
 FRESH = "StatusFresh"
 
 
@@ -53,6 +64,16 @@ class Training:
     goodput: float | None  # 0 to 1; None: not known
     cause: str  # why the last round that stopped did
     usage: Usage = Usage()
+    rate: float | None = None  # steps per second; None: not known
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a job was with so many nodes."""
+
+    nodes: int
+    workers: int
+    rate: float  # steps per second
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +90,7 @@ class Shown:
 
     training: Training | None = None  # the last that was heard; None: nothing was
     trouble: Trouble | None = None  # why it is old; None: it is fresh
+    speed: Speed | None = None  # the last that was measured; None: none was
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +101,7 @@ class Contact:
     trouble: Trouble | None = None  # of the last question
     failures: int = 0  # questions without an answer, in a row
     since: float = 0.0  # the first of these
+    round_at: float = 0.0  # since when its round is known
     shown: Shown | None = None
     shown_at: float = 0.0
 
@@ -95,7 +118,12 @@ def training_of(status: JobStatus) -> Training:
         goodput=None if goodput is None else round(max(0.0, min(goodput, 1.0)), 3),
         cause=one_line(status.cause)[:_SHOWN],
         usage=_usages(status),
+        rate=_rate(status.steps_rate) if status.phase is JobPhase.RUNNING else None,
     )
+
+
+def _rate(value: float | None) -> float | None:
+    return float(f"{value:.3g}") if value is not None and 0 < value < _FASTEST else None
 
 
 def _usages(status: JobStatus) -> Usage:
@@ -113,9 +141,16 @@ def _count(value: int) -> int:
     return max(0, min(value, _MOST))
 
 
-def answered(contact: Contact, training: Training) -> Contact:
+def answered(contact: Contact, training: Training, now: float) -> Contact:
     """The master has told this."""
-    return replace(contact, heard=training, trouble=None, failures=0)
+    before = contact.heard
+    is_same = before is not None and _world(before) == _world(training)
+    round_at = contact.round_at if is_same else now
+    return replace(contact, heard=training, trouble=None, failures=0, round_at=round_at)
+
+
+def _world(training: Training) -> tuple[str, int, int, int]:
+    return training.phase, training.round, training.nodes, training.workers
 
 
 def failed(contact: Contact, trouble: Trouble, now: float) -> Contact:
@@ -147,6 +182,8 @@ def due(contact: Contact) -> float | None:
             found.append(first + GAP)
     elif shown.trouble is None or shown.trouble.reason != contact.trouble.reason:
         found.append(max(first + GAP, contact.since + PATIENCE))
+    if _new_speed(contact) is not None:
+        found.append(max(first + SLOW_GAP, contact.round_at + SETTLED))
     return min(found, default=None)
 
 
@@ -154,10 +191,21 @@ def _gap(old: Training | None, new: Training | None) -> float | None:
     """Seconds after the last change before this one may be shown; None: it is none."""
     if new is None or new == old or (old is None and new.round < 0):
         return None
-    if old is None or replace(old, goodput=new.goodput) != new or None in (old.goodput, new.goodput):
+    if old is None or replace(old, goodput=new.goodput, rate=new.rate) != new:
         return GAP
-    assert old.goodput is not None and new.goodput is not None
+    if old.goodput is None or new.goodput is None:
+        return None if old.goodput == new.goodput else GAP
     return SLOW_GAP if abs(old.goodput - new.goodput) >= STEP else None
+
+
+def _new_speed(contact: Contact) -> Speed | None:
+    """What was heard, if it is another speed than the one that is shown."""
+    told, shown = contact.heard, None if contact.shown is None else contact.shown.speed
+    if told is None or told.rate is None or not told.nodes or contact.trouble is not None:
+        return None
+    speed = Speed(told.nodes, told.workers, told.rate)
+    is_same = shown is not None and replace(shown, rate=speed.rate) == speed
+    return None if is_same and shown and abs(speed.rate - shown.rate) < OTHER * shown.rate else speed
 
 
 def show(contact: Contact, now: float) -> Contact:
@@ -165,7 +213,16 @@ def show(contact: Contact, now: float) -> Contact:
     trouble, before = contact.trouble, contact.shown or Shown()
     if trouble is not None and now < contact.since + PATIENCE:
         trouble = before.trouble  # it may pass
-    return replace(contact, shown=Shown(contact.heard, trouble), shown_at=now)
+    speed = _new_speed(contact) if now >= contact.round_at + SETTLED else None
+    return replace(contact, shown=Shown(contact.heard, trouble, speed or before.speed), shown_at=now)
+
+
+def with_speed(known: Iterable[Speed], speed: Speed) -> tuple[Speed, ...]:
+    """The speeds by size, with this one; if there are too many, without those furthest from it."""
+    others = sorted(
+        (it for it in known if it.nodes != speed.nodes), key=lambda it: abs(it.nodes - speed.nodes)
+    )
+    return tuple(sorted((*others[: MOST_SIZES - 1], speed), key=lambda it: it.nodes))
 
 
 def freshness(shown: Shown) -> Condition:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elasticrun.core.cluster.curve import Batch
 from elasticrun.core.cluster.jobs import LEAST_PRIORITY, MOST_PRIORITY
 from elasticrun.core.cluster.sharing import Ask, Granted, Limit, Stage
 from elasticrun.core.fleet.replicas import CleanPolicy, Record, Shape, Share, Verdict, Wish
@@ -21,7 +22,7 @@ from elasticrun.core.fleet.scaling import wanted_of
 from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
 from elasticrun.platforms.kubernetes.quantity import units_of
 from elasticrun.platforms.kubernetes.specs import SpecError, role_of, wish_of
-from elasticrun.platforms.kubernetes.statuses import record_of
+from elasticrun.platforms.kubernetes.statuses import record_of, speeds_of
 from elasticrun.platforms.kubernetes.values import dict_of, list_of, moment_of, words_of
 
 _SHOWN = 200
@@ -91,7 +92,17 @@ def ask_of(body: Mapping[str, Any], kinds: Sequence[str]) -> Ask | None:
         hindrance=hindrance,
         is_asked=record.scaling is not None and record.scaling.grows and record.scaling.role == elastic,
         pods=tuple(takes.items()),
+        measured=() if shape.roles else _measured(body, status),
     )
+
+
+def _measured(body: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    """How much it did with so many nodes, if its user has said what a step does."""
+    said = dict_of(body.get("spec")).get("batch")
+    batch = next((each for each in Batch if each.value == said), None)
+    if batch is None:
+        return ()
+    return tuple((it.nodes, batch.done(it.rate, it.workers)) for it in speeds_of(status))
 
 
 def _known(status: Mapping[str, Any], kinds: Sequence[str]) -> tuple[str, dict[str, int]] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from elasticrun.core.cluster.curve import Batch
 from elasticrun.core.cluster.jobs import LEAST_PRIORITY, MOST_PRIORITY
 from elasticrun.core.fleet.replicas import CleanPolicy
 from elasticrun.core.fleet.roles import MOST_ROLES
@@ -109,6 +110,12 @@ def _spec() -> dict[str, Any]:
                 "default": CleanPolicy.RUNNING.value,
                 "description": "Which pods are removed once the job has ended.",
             },
+            "batch": {
+                "type": "string",
+                "enum": [batch.value for batch in Batch],
+                "description": "What a step is of: a batch of fixed size for the whole job, or for each"
+                " worker. With this a cluster is shared by how fast the job was measured to be.",
+            },
             "priority": {
                 "type": "integer",
                 "minimum": LEAST_PRIORITY,
@@ -152,6 +159,7 @@ def _status() -> dict[str, Any]:
             "observedGeneration": {"type": "integer", "format": "int64"},
             "conditions": {"type": "array", "items": condition},
             "training": _training(),
+            "speeds": _speeds(),
             "sizing": {**_sizing(), "nullable": True},
             "fleet": {**_FREE, "description": "What the operator remembers; not for others."},
             "held": {"type": "integer", "description": "How many pods are meant to run, or still end."},
@@ -207,6 +215,20 @@ def _training() -> dict[str, Any]:
             "goodput": {"type": "number", "description": "Of all nodes' time, the share that was new steps."},
             "cause": {**text, "description": "Why the last round that ended did."},
         },
+    }
+
+
+def _speeds() -> dict[str, Any]:
+    count = {"type": "integer", "format": "int64"}
+    fields = {
+        "nodes": count,
+        "workers": count,
+        "stepRate": {"type": "number", "description": "Steps a second."},
+    }
+    return {
+        "type": "array",
+        "description": "How fast the job was with so many nodes, as its master told.",
+        "items": {"type": "object", "properties": fields},
     }
 
 

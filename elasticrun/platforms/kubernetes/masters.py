@@ -264,7 +264,7 @@ class _Line:
             log.exception("%s: a fault of this program, while the job's master was asked", self.place.name)
             return Trouble("Fault", "the operator could not ask the job's master: see its log")
         self.mark = status.mark
-        self._hear(answered(self.contact, training))
+        self._hear(answered(self.contact, training, self._loop.time()))
         if self._believe(min(status.stranded, MOST_REPLICAS)):
             self._happened()
         return None

@@ -6,10 +6,11 @@ that are there are then taken over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeGuard
 
 from elasticrun.core.fleet.replicas import (
     Amounts,
@@ -28,9 +29,18 @@ from elasticrun.core.fleet.replicas import (
 )
 from elasticrun.core.fleet.roles import MOST_ROLES, tally_of, with_tally
 from elasticrun.core.fleet.story import ADMITTED, WAITING
-from elasticrun.core.fleet.training import FRESH, Shown, Training, freshness
+from elasticrun.core.fleet.training import (
+    FRESH,
+    MOST_SIZES,
+    Shown,
+    Speed,
+    Training,
+    freshness,
+    with_speed,
+)
 from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
 from elasticrun.platforms.kubernetes.quantity import to_quantity
+from elasticrun.platforms.kubernetes.values import dict_of, list_of
 
 _MOST = 1 << 31
 _MOST_AMOUNT = 1 << 60
@@ -154,6 +164,7 @@ def status_of(
     training = None if shown is None else shown.training
     return {
         **({} if training is None else {"training": _told(training)}),
+        **({} if shown is None or shown.speed is None else {"speeds": _with(before, shown.speed)}),
         "phase": decision.phase,
         "running": decision.running,
         "wanted": decision.wanted,
@@ -166,6 +177,25 @@ def status_of(
         "sizing": _sizing(tally_of(decision.record, "")),
         "fleet": _kept(decision.record),
     }
+
+
+def speeds_of(status: Mapping[str, Any]) -> tuple[Speed, ...]:
+    """How fast a job was with so many nodes; what makes no sense is left out."""
+    found = map(dict_of, list_of(status.get("speeds"))[:MOST_SIZES])
+    return tuple(
+        Speed(nodes, workers, float(rate))
+        for nodes, workers, rate in ((it.get("nodes"), it.get("workers"), it.get("stepRate")) for it in found)
+        if _is_size(nodes) and _is_size(workers) and isinstance(rate, int | float) and 0 < rate < math.inf
+    )
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 < value < _MOST
+
+
+def _with(before: Mapping[str, Any], speed: Speed) -> list[dict[str, Any]]:
+    found = with_speed(speeds_of(before), speed)
+    return [{"nodes": it.nodes, "workers": it.workers, "stepRate": it.rate} for it in found]
 
 
 def _told_of(count: Count, record: Record) -> dict[str, Any]:
