@@ -7,11 +7,12 @@ from importlib.util import find_spec
 
 import pytest
 
+from elasticrun.platforms.kubernetes.names import job_path
 from tests.e2e.test_roles_in_pods import counts, job, role
 from tests.support.director import Worker
 from tests.support.kube import Object
 from tests.support.kubernetes import ControlPlane
-from tests.support.operated import JOBS, Cluster, operated, without_others
+from tests.support.operated import JOBS, NAMESPACE, Cluster, operated, without_others
 
 pytestmark = [
     pytest.mark.slow,
@@ -116,6 +117,20 @@ def test_a_job_of_higher_priority_gets_more_and_two_operators_double_nothing(clu
     wait_world(cluster, "low", 4)
     beside.kill()
     beside.wait()
+
+
+def test_a_job_that_gains_nothing_from_its_last_nodes_gives_them_to_one_that_does(cluster: Cluster) -> None:
+    apply(cluster, "flat", 1, 4)
+    wait_world(cluster, "flat", 4)
+    apply(cluster, "steep", 1, 4)
+    wait_world(cluster, "steep", 2)
+    before = cluster.wait_running("flat", 0, 1)
+    speeds = [{"nodes": nodes, "workers": nodes, "stepRate": 10.0} for nodes in (1, 2)]
+    cluster.kube.merge(job_path(NAMESPACE, "flat", "status"), {"status": {"speeds": speeds}})
+    cluster.change("flat", batch="Global")
+    wait_world(cluster, "steep", 3)
+    cluster.took("from what was measured to the world that it leads to")
+    assert cluster.wait_running("flat", 0) == {0: before[0]}
 
 
 def test_a_scale_in_takes_from_the_share_and_a_scale_out_waits_for_it(cluster: Cluster) -> None:
