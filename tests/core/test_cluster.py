@@ -58,6 +58,10 @@ def test_a_size_without_any_progress_tells_nothing() -> None:
     assert curve(2, {0: 1.0, 1: 0.0}) == curve(2)
 
 
+def test_a_size_that_nobody_can_have_costs_nothing() -> None:
+    assert curve(4, {1 << 60: 7.0}).done == pytest.approx(curve(4).done)
+
+
 def test_only_the_largest_size_may_be_measured() -> None:
     assert curve(4, {4: 7.0}).of(4) == pytest.approx(assumed(4))
 

@@ -21,6 +21,7 @@ from elasticrun.platforms.keeper import Keeper
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import ApiError
 from elasticrun.platforms.kubernetes.asks import ask_of, kept, share_of, takes_of
+from elasticrun.platforms.kubernetes.names import MOST_REPLICAS
 from elasticrun.platforms.kubernetes.sharer import Sharer
 from elasticrun.platforms.kubernetes.specs import SpecError
 from elasticrun.platforms.kubernetes.statuses import _kept
@@ -74,7 +75,10 @@ def test_what_a_job_asks_for() -> None:
     )
 
 
-SPEEDS = [{"nodes": 2, "workers": 8, "stepRate": 3}, {"nodes": 4, "workers": 16, "stepRate": 2.5}]
+SPEEDS: list[dict[str, Any]] = [
+    {"nodes": 2, "workers": 8, "stepRate": 3},
+    {"nodes": 4, "workers": 16, "stepRate": 2.5},
+]
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,14 @@ def test_what_a_step_is_of_says_how_much_was_done(
 ) -> None:
     found = ask_of(a_job(status={"speeds": SPEEDS}, batch=batch), KINDS)
     assert found is not None and found.measured == measured
+
+
+@pytest.mark.parametrize(
+    "odd", [{"nodes": MOST_REPLICAS + 1}, {"stepRate": 10**400}, {"stepRate": True}, {"workers": 1 << 40}]
+)
+def test_a_speed_that_cannot_be_is_left_out(odd: Mapping[str, Any]) -> None:
+    found = ask_of(a_job(status={"speeds": [{**SPEEDS[0], **odd}, SPEEDS[1]]}, batch="Global"), KINDS)
+    assert found is not None and found.measured == ((4, 2.5),)
 
 
 def stage(status: Mapping[str, Any] | None = None, **spec: Any) -> Stage:

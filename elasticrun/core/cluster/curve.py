@@ -69,7 +69,7 @@ def curve(most: int, measured: Mapping[int, float] | None = None) -> Curve:
         return Curve(tuple(assumed(nodes) for nodes in range(most + 1)))
     first = next(iter(known))
     scale = assumed(first) / known[first]
-    points = [(nodes, assumed(nodes)) for nodes in range(first)]
+    points = [(nodes, assumed(nodes)) for nodes in range(min(first, most + 1))]  # first may be absurd
     hull = _hull([*points, *((nodes, min(rate * scale, nodes)) for nodes, rate in known.items())])
     return Curve(_spread(hull, max(known), most))
 

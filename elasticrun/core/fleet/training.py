@@ -37,8 +37,8 @@ from elasticrun.dataclass import dataclass
 GAP, SLOW_GAP, STEP = 10.0, 60.0, 0.01
 #: Seconds that a round has lasted before its speed counts, and by which share another speed is news.
 SETTLED, OTHER = 60.0, 0.1
-#: Sizes of which the speed is kept.
-MOST_SIZES = 32
+#: Sizes of which the speed is kept; and steps a second, which no job reaches.
+MOST_SIZES, FASTEST = 32, 1e9
 #: Seconds without an answer after which it is shown that there is none.
 PATIENCE = 15.0
 #: Seconds between two questions: after an answer that came at once, and after none; that one doubles.
@@ -48,7 +48,6 @@ LONG_WAIT, SHORT_WAIT = 25.0, 5.0
 _SHOWN = 200  # characters of a sentence
 _MOST = 1 << 53  # what every reader of JSON takes for a whole number
 _CORES = 1e6
-_FASTEST = 1e9  # steps a second
 FRESH = "StatusFresh"
 
 
@@ -123,7 +122,7 @@ def training_of(status: JobStatus) -> Training:
 
 
 def _rate(value: float | None) -> float | None:
-    return float(f"{value:.3g}") if value is not None and 0 < value < _FASTEST else None
+    return float(f"{value:.3g}") if value is not None and 0 < value < FASTEST else None
 
 
 def _usages(status: JobStatus) -> Usage:

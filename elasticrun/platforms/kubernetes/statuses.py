@@ -6,7 +6,6 @@ that are there are then taken over.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timezone
@@ -30,6 +29,7 @@ from elasticrun.core.fleet.replicas import (
 from elasticrun.core.fleet.roles import MOST_ROLES, tally_of, with_tally
 from elasticrun.core.fleet.story import ADMITTED, WAITING
 from elasticrun.core.fleet.training import (
+    FASTEST,
     FRESH,
     MOST_SIZES,
     Shown,
@@ -162,9 +162,10 @@ def status_of(
     kept = [it for it in conditions if isinstance(it, dict) and it.get("type") == FRESH and shown is None]
     wanted = decision.conditions if shown is None else (*decision.conditions, freshness(shown))
     training = None if shown is None else shown.training
+    speed = None if shown is None else shown.speed
     return {
         **({} if training is None else {"training": _told(training)}),
-        **({} if shown is None or shown.speed is None else {"speeds": _with(before, shown.speed)}),
+        **({} if speed is None else {"speeds": _with(before, speed)}),
         "phase": decision.phase,
         "running": decision.running,
         "wanted": decision.wanted,
@@ -185,16 +186,23 @@ def speeds_of(status: Mapping[str, Any]) -> tuple[Speed, ...]:
     return tuple(
         Speed(nodes, workers, float(rate))
         for nodes, workers, rate in ((it.get("nodes"), it.get("workers"), it.get("stepRate")) for it in found)
-        if _is_size(nodes) and _is_size(workers) and isinstance(rate, int | float) and 0 < rate < math.inf
+        if _is_count(nodes, MOST_REPLICAS) and _is_count(workers, _MOST) and _is_rate(rate)
     )
 
 
-def _is_size(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 < value < _MOST
+def _is_count(value: object, most: int) -> TypeGuard[int]:
+    return type(value) is int and 0 < value <= most
+
+
+def _is_rate(value: object) -> TypeGuard[int | float]:
+    """A whole number may be too large for a float, and true is a number too."""
+    return isinstance(value, int | float) and value is not True and 0 < value < FASTEST
 
 
 def _with(before: Mapping[str, Any], speed: Speed) -> list[dict[str, Any]]:
-    found = with_speed(speeds_of(before), speed)
+    """The speeds that are kept; one of more nodes than a job can have is not read again."""
+    known = speeds_of(before)
+    found = with_speed(known, speed) if speed.nodes <= MOST_REPLICAS else known
     return [{"nodes": it.nodes, "workers": it.workers, "stepRate": it.rate} for it in found]
 
 
