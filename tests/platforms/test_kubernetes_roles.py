@@ -20,6 +20,7 @@ from elasticrun.core.fleet.replicas import (
     Tally,
     Wish,
 )
+from elasticrun.core.fleet.training import Shown, Speed
 from elasticrun.platforms.kubernetes.pods import pod_of
 from elasticrun.platforms.kubernetes.sights import operation_of, seen_of
 from elasticrun.platforms.kubernetes.specs import SpecError, wish_of
@@ -198,6 +199,14 @@ def test_the_status_shows_each_of_several_roles() -> None:
         {"name": "worker", "running": 0, "wanted": 3, "failures": 0},
     ]
     assert status_of(decide(Wish(Shape(1, 1), 1), (), Record(), 0.0), 1, {}, 0.0)["roles"] is None
+
+
+def test_the_speed_of_a_job_with_several_roles_is_not_kept() -> None:
+    shown = Shown(None, None, Speed(2, 8, 1.5))
+    several = decide(wish_of(job(*served())), (), Record(), 0.0)
+    assert "speeds" not in status_of(several, 1, {}, 0.0, shown)
+    one = decide(Wish(Shape(1, 1), 1), (), Record(), 0.0)
+    assert status_of(one, 1, {}, 0.0, shown)["speeds"]
 
 
 def served() -> tuple[dict[str, Any], ...]:

@@ -162,7 +162,7 @@ def status_of(
     kept = [it for it in conditions if isinstance(it, dict) and it.get("type") == FRESH and shown is None]
     wanted = decision.conditions if shown is None else (*decision.conditions, freshness(shown))
     training = None if shown is None else shown.training
-    speed = None if shown is None else shown.speed
+    speed = None if shown is None or decision.roles else shown.speed  # its nodes would be of all roles
     return {
         **({} if training is None else {"training": _told(training)}),
         **({} if speed is None else {"speeds": _with(before, speed)}),
