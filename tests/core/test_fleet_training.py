@@ -20,6 +20,7 @@ from elasticrun.core.fleet.training import (
     SETTLED,
     SHORT_WAIT,
     SLOW_GAP,
+    SPEED_GAP,
     Contact,
     Shown,
     Speed,
@@ -163,11 +164,14 @@ def test_the_speed_of_a_round_counts_once_that_has_lasted() -> None:
     contact = show(contact, 100.0 + SETTLED)
     assert contact.shown == Shown(FAST, None, Speed(2, 8, 10.0))
     assert due(contact) is due(answered(contact, replace(FAST, rate=10.9), 200.0)) is None
-    assert due(answered(contact, replace(FAST, rate=8.9), 200.0)) == 100.0 + SETTLED + SLOW_GAP
+    assert due(answered(contact, replace(FAST, rate=8.9), 200.0)) == 100.0 + SETTLED + SPEED_GAP
     larger = answered(contact, replace(FAST, round=5, nodes=3, workers=12), 200.0)
     assert due(larger) == 160.0 + GAP
     larger = show(larger, 200.0)
-    assert (larger.shown and larger.shown.speed, due(larger)) == (Speed(2, 8, 10.0), 200.0 + SETTLED)
+    last = 160.0 + SPEED_GAP
+    assert (larger.shown and larger.shown.speed, due(larger)) == (Speed(2, 8, 10.0), last)
+    late = show(larger, last - 1.0)
+    assert (late.shown, due(late)) == (larger.shown, last - 1.0 + SLOW_GAP)
     assert due(failed(larger, SILENT, 230.0)) == 230.0 + PATIENCE
 
 

@@ -14,7 +14,8 @@ goodput changes all the time: alone it is a reason only if it moved by ``STEP``,
 How fast a job is decides one thing: how the units that are left are shared among jobs (``cluster/curve.py``,
 which bounds what it does). So a speed is taken only from a round that has lasted for ``SETTLED``: its first
 steps tell of its start. Of each size the newest one is kept, and another one is news if it is off by
-``OTHER``.
+``OTHER``. There are at least ``SPEED_GAP`` seconds between two of them: in that time a change of size has to
+pay (``Rules.horizon``), so no job makes the others change more often than that.
 
 Invariants. Of each job at most one question is under way. There are never two changes within ``GAP``, so not
 two notes of a new round either. A contact with nothing new is never due.
@@ -37,6 +38,8 @@ from elasticrun.dataclass import dataclass
 GAP, SLOW_GAP, STEP = 10.0, 60.0, 0.01
 #: Seconds that a round has lasted before its speed counts, and by which share another speed is news.
 SETTLED, OTHER = 60.0, 0.1
+#: Seconds between two speeds of a job.
+SPEED_GAP = 300.0
 #: Sizes of which the speed is kept; and steps a second, which no job reaches.
 MOST_SIZES, FASTEST = 32, 1e9
 #: Seconds without an answer after which it is shown that there is none.
@@ -103,6 +106,7 @@ class Contact:
     round_at: float = 0.0  # since when its round is known
     shown: Shown | None = None
     shown_at: float = 0.0
+    speed_at: float = -math.inf  # when the speed that is shown was
 
 
 def training_of(status: JobStatus) -> Training:
@@ -182,7 +186,7 @@ def due(contact: Contact) -> float | None:
     elif shown.trouble is None or shown.trouble.reason != contact.trouble.reason:
         found.append(max(first + GAP, contact.since + PATIENCE))
     if _new_speed(contact) is not None:
-        found.append(max(first + SLOW_GAP, contact.round_at + SETTLED))
+        found.append(max(first + SLOW_GAP, _speed_due(contact)))
     return min(found, default=None)
 
 
@@ -195,6 +199,10 @@ def _gap(old: Training | None, new: Training | None) -> float | None:
     if old.goodput is None or new.goodput is None:
         return None if old.goodput == new.goodput else GAP
     return SLOW_GAP if abs(old.goodput - new.goodput) >= STEP else None
+
+
+def _speed_due(contact: Contact) -> float:
+    return max(contact.round_at + SETTLED, contact.speed_at + SPEED_GAP)
 
 
 def _new_speed(contact: Contact) -> Speed | None:
@@ -212,8 +220,9 @@ def show(contact: Contact, now: float) -> Contact:
     trouble, before = contact.trouble, contact.shown or Shown()
     if trouble is not None and now < contact.since + PATIENCE:
         trouble = before.trouble  # it may pass
-    speed = _new_speed(contact) if now >= contact.round_at + SETTLED else None
-    return replace(contact, shown=Shown(contact.heard, trouble, speed or before.speed), shown_at=now)
+    speed = _new_speed(contact) if now >= _speed_due(contact) else None
+    shown = Shown(contact.heard, trouble, speed or before.speed)
+    return replace(contact, shown=shown, shown_at=now, speed_at=now if speed else contact.speed_at)
 
 
 def with_speed(known: Iterable[Speed], speed: Speed) -> tuple[Speed, ...]:
