@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from elasticrun.core.cluster.jobs import Rules
 from elasticrun.core.fleet.replicas import Amounts, Usage
 from elasticrun.core.fleet.training import (
     FIRST_PAUSE,
@@ -156,8 +157,11 @@ def test_what_is_shown_while_a_trouble_may_pass_is_no_trouble() -> None:
 FAST = replace(FIRST, rate=10.0)
 
 
-def test_the_speed_of_a_round_counts_once_that_has_lasted() -> None:
-    begun = answered(Contact(), replace(FIRST, rate=2.0), 100.0)
+def test_a_speed_counts_once_its_world_has_made_steps_for_a_while() -> None:
+    begun = show(answered(Contact(), FIRST, 10.0), 10.0)
+    assert (begun.shown, due(begun)) == (Shown(FIRST), None)
+    begun = answered(begun, replace(FIRST, rate=2.0), 100.0)
+    assert due(begun) == 100.0 + SETTLED
     contact = show(begun, 100.0)
     assert (contact.shown, due(contact)) == (Shown(replace(FIRST, rate=2.0)), 100.0 + SETTLED)
     contact = answered(contact, FAST, 130.0)
@@ -189,6 +193,10 @@ def test_the_speed_of_a_round_counts_once_that_has_lasted() -> None:
 )
 def test_a_rate_that_is_none_is_not_known(phase: JobPhase, rate: float | None, shown: float | None) -> None:
     assert training_of(replace(STATUS, phase=phase, steps_rate=rate)).rate == shown
+
+
+def test_between_two_speeds_a_change_of_size_can_pay() -> None:
+    assert Rules().horizon == SPEED_GAP
 
 
 def test_of_each_size_the_newest_speed_is_kept_and_of_too_many_the_nearest() -> None:
@@ -244,7 +252,8 @@ FACTS = st.builds(
     goodput=st.sampled_from([None, 0.1, 0.9]),
     rate=st.sampled_from([None, 10.0, 10.5, 20.0]),
 )
-STEPS = st.lists(st.tuples(st.floats(0.0, 30.0), FACTS | st.sampled_from([SILENT, WRONG])), max_size=40)
+TIMES = st.floats(0.0, 30.0) | st.sampled_from([SETTLED, SPEED_GAP])
+STEPS = st.lists(st.tuples(TIMES, FACTS | st.sampled_from([SILENT, WRONG])), max_size=40)
 
 
 @given(STEPS)

@@ -15,7 +15,7 @@ if not all(map(find_spec, ("kopf", "kubernetes"))):
     pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
 
 from elasticrun.core.fleet.replicas import Amounts, Note, Usage
-from elasticrun.core.fleet.training import Shown, Speed, Training, Trouble, note_of
+from elasticrun.core.fleet.training import FASTEST, Shown, Speed, Training, Trouble, note_of
 from elasticrun.platforms.keeper import Keeper
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import Api, ApiError, _refusal
@@ -576,7 +576,8 @@ def test_how_fast_the_job_was_with_so_many_nodes_stays_in_its_status() -> None:
     masters.now = Shown(TRAINING, None, Speed(2, 8, 1.5))
     with_masters(server, masters)
     assert server.job["status"]["speeds"] == [{"nodes": 2, "workers": 8, "stepRate": 1.5}, kept]
-    for shown in (Shown(TRAINING), Shown(TRAINING, None, Speed(MOST_REPLICAS + 1, 8, 1.5))):
+    absurd = (Speed(MOST_REPLICAS + 1, 8, 1.5), Speed(2, 1 << 40, 1.5), Speed(2, 8, FASTEST))
+    for shown in (Shown(TRAINING), *(Shown(TRAINING, None, speed) for speed in absurd)):
         masters.now = shown
         with_masters(server, masters)
         assert server.job["status"]["speeds"] == [{"nodes": 2, "workers": 8, "stepRate": 1.5}, kept]

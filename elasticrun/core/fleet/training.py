@@ -12,10 +12,11 @@ a job of which nothing is shown yet begins with its first round, which would els
 goodput changes all the time: alone it is a reason only if it moved by ``STEP``, and not before ``SLOW_GAP``.
 
 How fast a job is decides one thing: how the units that are left are shared among jobs (``cluster/curve.py``,
-which bounds what it does). So a speed is taken only from a round that has lasted for ``SETTLED``: its first
-steps tell of its start. Of each size the newest one is kept, and another one is news if it is off by
+which bounds what it does). So a speed is taken only from a world that has made steps for ``SETTLED``: the
+first ones tell of its start. Of each size the newest one is kept, and another one is news if it is off by
 ``OTHER``. There are at least ``SPEED_GAP`` seconds between two of them: in that time a change of size has to
-pay (``Rules.horizon``), so no job makes the others change more often than that.
+pay (``Rules.horizon``), so no job makes the others change more often than that. A platform that is started
+again knows of no last one.
 
 Invariants. Of each job at most one question is under way. There are never two changes within ``GAP``, so not
 two notes of a new round either. A contact with nothing new is never due.
@@ -36,7 +37,7 @@ from elasticrun.dataclass import dataclass
 
 #: Seconds between two changes of what is shown of a job: of facts, and if only its goodput has moved by STEP.
 GAP, SLOW_GAP, STEP = 10.0, 60.0, 0.01
-#: Seconds that a round has lasted before its speed counts, and by which share another speed is news.
+#: Seconds that a world has made steps before its speed counts, and by which share another speed is news.
 SETTLED, OTHER = 60.0, 0.1
 #: Seconds between two speeds of a job.
 SPEED_GAP = 300.0
@@ -103,7 +104,7 @@ class Contact:
     trouble: Trouble | None = None  # of the last question
     failures: int = 0  # questions without an answer, in a row
     since: float = 0.0  # the first of these
-    round_at: float = 0.0  # since when its round is known
+    steps_since: float = 0.0  # since when it is known that its world makes steps, or makes none yet
     shown: Shown | None = None
     shown_at: float = 0.0
     speed_at: float = -math.inf  # when the speed that is shown was
@@ -147,13 +148,14 @@ def _count(value: int) -> int:
 def answered(contact: Contact, training: Training, now: float) -> Contact:
     """The master has told this."""
     before = contact.heard
-    is_same = before is not None and _world(before) == _world(training)
-    round_at = contact.round_at if is_same else now
-    return replace(contact, heard=training, trouble=None, failures=0, round_at=round_at)
+    is_same = before is not None and _pace(before) == _pace(training)
+    steps_since = contact.steps_since if is_same else now
+    return replace(contact, heard=training, trouble=None, failures=0, steps_since=steps_since)
 
 
-def _world(training: Training) -> tuple[str, int, int, int]:
-    return training.phase, training.round, training.nodes, training.workers
+def _pace(training: Training) -> tuple[str, int, int, int, bool]:
+    """What a speed is of, and whether there is one."""
+    return training.phase, training.round, training.nodes, training.workers, training.rate is not None
 
 
 def failed(contact: Contact, trouble: Trouble, now: float) -> Contact:
@@ -202,7 +204,7 @@ def _gap(old: Training | None, new: Training | None) -> float | None:
 
 
 def _speed_due(contact: Contact) -> float:
-    return max(contact.round_at + SETTLED, contact.speed_at + SPEED_GAP)
+    return max(contact.steps_since + SETTLED, contact.speed_at + SPEED_GAP)
 
 
 def _new_speed(contact: Contact) -> Speed | None:

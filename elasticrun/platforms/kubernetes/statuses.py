@@ -182,28 +182,33 @@ def status_of(
 
 def speeds_of(status: Mapping[str, Any]) -> tuple[Speed, ...]:
     """How fast a job was with so many nodes; what makes no sense is left out."""
-    found = map(dict_of, list_of(status.get("speeds"))[:MOST_SIZES])
-    return tuple(
-        Speed(nodes, workers, float(rate))
-        for nodes, workers, rate in ((it.get("nodes"), it.get("workers"), it.get("stepRate")) for it in found)
-        if _is_count(nodes, MOST_REPLICAS) and _is_count(workers, _MOST) and _is_rate(rate)
-    )
+    found = map(_read, list_of(status.get("speeds"))[:MOST_SIZES])
+    return tuple(speed for speed in found if speed is not None)
+
+
+def _read(told: object) -> Speed | None:
+    """A whole number may be too large for a float, and true is a number too."""
+    nodes, workers, rate = map(dict_of(told).get, ("nodes", "workers", "stepRate"))
+    if not _is_count(nodes, MOST_REPLICAS) or not _is_count(workers, _MOST):
+        return None
+    if not isinstance(rate, int | float) or rate is True or not 0 < rate < FASTEST:
+        return None
+    return Speed(nodes, workers, float(rate))
 
 
 def _is_count(value: object, most: int) -> TypeGuard[int]:
     return type(value) is int and 0 < value <= most
 
 
-def _is_rate(value: object) -> TypeGuard[int | float]:
-    """A whole number may be too large for a float, and true is a number too."""
-    return isinstance(value, int | float) and value is not True and 0 < value < FASTEST
+def _written(speed: Speed) -> dict[str, Any]:
+    return {"nodes": speed.nodes, "workers": speed.workers, "stepRate": speed.rate}
 
 
 def _with(before: Mapping[str, Any], speed: Speed) -> list[dict[str, Any]]:
-    """The speeds that are kept; one of more nodes than a job can have is not read again."""
+    """The speeds that are kept; one that would not be read again is not."""
     known = speeds_of(before)
-    found = with_speed(known, speed) if speed.nodes <= MOST_REPLICAS else known
-    return [{"nodes": it.nodes, "workers": it.workers, "stepRate": it.rate} for it in found]
+    found = known if _read(_written(speed)) is None else with_speed(known, speed)
+    return [_written(each) for each in found]
 
 
 def _told_of(count: Count, record: Record) -> dict[str, Any]:
