@@ -93,7 +93,7 @@ def served(run: Run) -> dict[str, float]:
 def _lose_worker(run: Run) -> dict[str, float]:
     chief = _chief(run)
     calm = _steps(run, chief.pid)[-SETTLED:]
-    killed = run.kill(listener(_port(chief, "worker", run.number % WORKERS)))
+    killed = run.kill(_task(run, _port(chief, "worker", run.number % WORKERS)))
     at = run.wait(lambda: served_anew(run.events, killed, chief.pid), RECOVERY, "step of the new worker")
     _further(run)
     return {
@@ -110,7 +110,7 @@ def _lose_server(run: Run, index: int, is_disk_lost: bool) -> float:
         for root in filter(None, chief.copies.split(os.pathsep)):
             for folder in Path("/").glob(f"{root.lstrip('/')}/{port}"):
                 shutil.rmtree(folder)
-    killed = run.kill(listener(port))
+    killed = run.kill(_task(run, port))
     first = _first_step(run, killed, RECOVERY)
     source = f"ps {index}: from its {'peer' if is_disk_lost else 'own copy'}"
     restored = next(it.sources for it in run.events if it.pid == first.pid and it.what == "group")
@@ -224,6 +224,11 @@ def _steps(run: Run, chief: int | None = None) -> list[float]:
 
 def _port(chief: Event, role: str, index: int) -> int:
     return int(chief.cluster[role][index].rpartition(":")[2])
+
+
+def _task(run: Run, port: int) -> int:
+    """The pid of the task that listens on a port, once one does: the chief may step before."""
+    return run.wait(lambda: _listening(port) or None, START, f"task that listens on port {port}")
 
 
 def _listening(port: int) -> int:
