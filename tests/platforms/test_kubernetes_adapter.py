@@ -469,6 +469,7 @@ class Told:
         self.now: Shown | None = None
         self.told: int | None = None
         self.lacks = 0
+        self.speeds: list[Speed] = []
 
     def know(self, job: str, place: Place) -> None:
         self.places[job] = place
@@ -478,6 +479,9 @@ class Told:
 
     def shown(self, _job: str) -> Shown | None:
         return self.now
+
+    def kept(self, _job: str, speed: Speed) -> None:
+        self.speeds.append(speed)
 
     def stranded(self, _job: str) -> int:
         return self.lacks
@@ -581,6 +585,7 @@ def test_how_fast_the_job_was_with_so_many_nodes_stays_in_its_status() -> None:
         masters.now = shown
         with_masters(server, masters)
         assert server.job["status"]["speeds"] == [{"nodes": 2, "workers": 8, "stepRate": 1.5}, kept]
+    assert masters.speeds == [Speed(2, 8, 1.5), *absurd]
 
 
 def test_what_is_not_known_any_more_is_left_out() -> None:

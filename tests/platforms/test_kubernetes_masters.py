@@ -15,7 +15,7 @@ if not find_spec("kubernetes"):
     pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
 
 from elasticrun.core.fleet import training as timing
-from elasticrun.core.fleet.training import Shown, Trouble, training_of
+from elasticrun.core.fleet.training import Shown, Speed, Trouble, training_of
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.orders import AwaitStatus, ControlReply, ControlRequest
 from elasticrun.core.protocol.status import JobPhase, JobStatus, NodeStatus
@@ -126,6 +126,26 @@ def test_what_a_master_tells_is_shown_and_it_is_asked_for_what_is_new() -> None:
         assert ask.under_way == 0
         masters.know(JOB, PLACE)
         assert masters.shown(JOB) is None
+
+    run(main())
+
+
+def test_a_speed_is_shown_until_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SETTLED", "SPEED_GAP"):
+        monkeypatch.setattr(timing, name, 0.0)
+
+    async def main() -> None:
+        masters = Masters(Pretended(*(replace(STATUS, round=number, steps_rate=number) for number in (5, 6))))
+        watch = Watch(masters)
+        masters.kept(JOB, Speed(2, 8, 6.0))  # nobody knows that job
+        masters.know(JOB, PLACE)
+        last = await watch.until(lambda it: it is not None and it.speed is not None and it.speed.rate == 6)
+        assert last.speed is not None and masters.shown(JOB) == last
+        masters.kept(JOB, replace(last.speed, rate=5.0))
+        assert masters.shown(JOB) == last, "that was another one"
+        masters.kept(JOB, last.speed)
+        assert masters.shown(JOB) == replace(last, speed=None)
+        await masters.close()
 
     run(main())
 

@@ -60,7 +60,7 @@ def assumed(nodes: int, overhead: float = OVERHEAD) -> float:
 
 
 def curve(most: int, measured: Mapping[int, float] | None = None) -> Curve:
-    """Of a job with up to ``most`` nodes. ``measured``: goodput, or steps a second, by number of nodes.
+    """Of a job with up to ``most`` nodes. ``measured``: how much it did, in any unit, by number of nodes.
 
     Sizes and figures that are not above zero, or not finite, are left out: they tell of nothing that ran.
     """

@@ -15,8 +15,8 @@ How fast a job is decides one thing: how the units that are left are shared amon
 which bounds what it does). So a speed is taken only from a world that has made steps for ``SETTLED``: the
 first ones tell of its start. Of each size the newest one is kept, and another one is news if it is off by
 ``OTHER``. There are at least ``SPEED_GAP`` seconds between two of them: in that time a change of size has to
-pay (``Rules.horizon``), so no job makes the others change more often than that. A platform that is started
-again knows of no last one.
+pay (``Rules.horizon``), so no job makes the others change more often than that. Each of several operators
+counts by itself, and one that is started again knows of no last one.
 
 Invariants. Of each job at most one question is under way. There are never two changes within ``GAP``, so not
 two notes of a new round either. A contact with nothing new is never due.
@@ -213,8 +213,9 @@ def _new_speed(contact: Contact) -> Speed | None:
     if told is None or told.rate is None or not told.nodes or contact.trouble is not None:
         return None
     speed = Speed(told.nodes, told.workers, told.rate)
-    is_same = shown is not None and replace(shown, rate=speed.rate) == speed
-    return None if is_same and shown and abs(speed.rate - shown.rate) < OTHER * shown.rate else speed
+    if shown is None or replace(shown, rate=speed.rate) != speed:
+        return speed
+    return speed if abs(speed.rate - shown.rate) >= OTHER * shown.rate else None
 
 
 def show(contact: Contact, now: float) -> Contact:

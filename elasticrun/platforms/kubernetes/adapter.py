@@ -206,6 +206,8 @@ class Kubernetes:
         status = status_of(decision, generation, before, self._clock(), shown)
         if not await self._write(job, found, status, sight.token.version):
             return False
+        if self._masters is not None and shown is not None and shown.speed is not None:
+            self._masters.kept(job, shown.speed)
         if self._masters is not None and (note := self._masters.news(job, round_told(before))):
             log.info("%s: %s: %s", job, note.reason, note.text)
             await self.tell(job, sight, note)

@@ -17,6 +17,7 @@ import base64
 import binascii
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from elasticrun.clock import happens, within
 from elasticrun.config import Endpoint, SecurityConfig
@@ -26,6 +27,7 @@ from elasticrun.core.fleet.training import (
     SPACING,
     Contact,
     Shown,
+    Speed,
     Trouble,
     answered,
     due,
@@ -159,9 +161,20 @@ class Masters:
         line.close()
 
     def shown(self, job: str) -> Shown | None:
-        """What to show of a job; None: nothing is known yet."""
+        """What to show of a job; None: nothing is known yet. A speed that was kept is not shown again.
+
+        Another operator may have written another one since: each would undo what the other one did.
+        """
         line = self._lines.get(job)
-        return None if line is None else line.contact.shown
+        if line is None or line.contact.shown is None:
+            return None
+        shown = line.contact.shown
+        return replace(shown, speed=None) if shown.speed == line.kept else shown
+
+    def kept(self, job: str, speed: Speed) -> None:
+        """This speed is in the job's status."""
+        if (line := self._lines.get(job)) is not None:
+            line.kept = speed
 
     def stranded(self, job: str) -> int:
         """How many replicas a master has with it that lacks others, as it just said; 0: it lacks none."""
@@ -211,6 +224,7 @@ class _Line:
         self.told: int | None = None  # the round that was told last
         self.asked = ""  # the address that was asked last
         self.stranded = 0  # as that one said
+        self.kept: Speed | None = None  # the last speed that was written
         self.contact = Contact()
         self._ask = ask
         self._happened = happened
