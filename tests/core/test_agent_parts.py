@@ -124,6 +124,10 @@ def sweep(agent: Agent) -> None:
     agent.machine._outbox.drain()
 
 
+def keep_servers(agent: Agent) -> None:
+    agent.machine.group._keeps_servers = True
+
+
 def hear_from_master(agent: Agent) -> None:
     agent.machine.state.search = replace(agent.machine.state.search, lost_at=None)
 
@@ -143,6 +147,7 @@ BROKEN: dict[str, tuple[Callable[[], Agent], Callable[[Agent], None]]] = {
     "nobody is waited for": (stopping, lambda agent: agent.machine.group.alive.clear()),
     "a probe has no grace": (checking, lambda agent: agent.machine._timers.set(GRACE, 1.0)),
     "is not told to end": (running, lambda agent: agent.machine._timers.set(GRACE, 1.0)),
+    "are kept for nobody": (ready_agent, keep_servers),
     "with workers": (ready_agent, lambda agent: agent.machine.group.alive.add(0)),
     "without a worker": (running, lambda agent: agent.machine.group.alive.clear()),
     "are alive, but": (served, lambda agent: agent.machine.group.alive.clear()),

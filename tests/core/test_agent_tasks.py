@@ -427,15 +427,58 @@ def test_servers_are_told_to_end_once_everybody_else_has() -> None:
     assert (agent.of(SweepWorkers), agent.heard()) == ([SweepWorkers(0)], [])
 
 
-@pytest.mark.parametrize("drain", [True, False])
-def test_a_node_of_servers_keeps_them_while_the_chief_may_save(drain: bool) -> None:
+def test_a_node_of_servers_stops_them_at_once_when_its_round_stops() -> None:
     agent = TfAgent([PS_0], shutdown_timeout=30.0)
     agent.want()
-    agent.do(Directed(StopRound(1, 99, 0, "because", drain)))
-    spared = frozenset({PS_RANK} if drain else {})
-    assert agent.of(SignalWorkers) == [SignalWorkers(TERM, drain, spared)]
-    agent.pass_time(30.0 if drain else HUNG_GRACE)
+    agent.do(Directed(StopRound(1, 99, 0, "because")))
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
+    agent.pass_time(HUNG_GRACE)
     assert (agent.of(SweepWorkers), agent.heard()) == ([SweepWorkers(0)], [])
+
+
+def test_a_node_that_leaves_keeps_its_servers_until_its_round_has_stopped() -> None:
+    agent = leaving_server()
+    report = agent.sent()[-1]
+    assert isinstance(report, Report), "no farewell: else nobody would tell it"
+    assert report.status.leaving == "stopped by signal 15"
+    agent.want()  # the chief saves
+    agent.pass_time(HUNG_GRACE)
+    assert (agent.done(), agent.of(SignalWorkers), agent.of(SweepWorkers)) == ([], [], [])
+    agent.do(Directed(StopRound(1, 98, 0, "because")))
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
+    agent.do(Directed(StopRound(1, 99, 0, "because")))
+    assert agent.of(SignalWorkers) == [], "they are told once"
+    agent.die(PS_RANK, told=TERM)
+    agent.do(GroupGone(0, 7002))
+    assert any(isinstance(message, Leave) for message in agent.sent())
+    assert agent.finish.exit_status == 128 + TERM
+
+
+def test_a_node_that_leaves_keeps_its_servers_for_others_of_its_own() -> None:
+    agent = leaving_server(Task(3, EVALUATOR, 0))
+    agent.do(Directed(StopRound(1, 99, 0, "because")))
+    assert agent.of(SignalWorkers) == []
+    agent.die(3, told=TERM)
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
+
+
+def test_a_node_that_leaves_keeps_its_servers_for_the_grace_at_most() -> None:
+    agent = leaving_server()
+    agent.pass_time(29.0)
+    assert agent.of(SweepWorkers) == []
+    agent.pass_time(1.0)
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+    agent.do(Directed(StopRound(1, 99, 0, "because")))
+    assert agent.of(SignalWorkers) == [], "they are killed already"
+
+
+def leaving_server(*more: Task) -> TfAgent:
+    """Runs a parameter server, and perhaps more, and was told to stop by its platform."""
+    agent = TfAgent([PS_0, *more], shutdown_timeout=30.0)
+    agent.want()
+    agent.do(StopSignal(TERM))
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM, True, frozenset({PS_RANK}))]
+    return agent
 
 
 # -- without parameter servers

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from elasticrun.config import Action, FailureClass, Policy, PolicyRule, TaskRole
-from elasticrun.core.job.events import Detached, Ended, MasterStarted, Reported
+from elasticrun.core.job.events import Detached, Ended, Left, MasterStarted, Reported
 from elasticrun.core.job.tasks import SERVING_TIME, TOGETHER
 from elasticrun.core.protocol.messages import (
     AgentPhase,
@@ -16,6 +16,8 @@ from elasticrun.core.protocol.messages import (
     FailureKind,
     JobEnded,
     Outcome,
+    RejectCode,
+    Rejected,
     Stall,
     StartRound,
     StopRound,
@@ -487,12 +489,41 @@ def test_servers_are_told_to_stop_when_the_chief_has_saved_its_state() -> None:
     case.report("a", READY, 0)
     assert [stop.drain for stop in case.told("b", StopRound)] == [False]
     case.report("b", READY, 0)
+    case.report("c", READY, 0)
     assert case.phase() is JobPhase.GATHERING
 
 
-def test_servers_of_a_chief_that_leaves_serve_for_some_time() -> None:
+def test_a_server_that_leaves_is_told_when_the_chief_has_saved_its_state() -> None:
     case = job()
-    case.do(DrainNode("a", "an order"))
+    leave(case, "b", STOPPING)
+    assert [stop.drain for stop in case.told("a", StopRound)] == [True]
+    assert not case.told("b", StopRound)
+    assert not case.told("c", StopRound)
+    case.report("a", READY, 0)
+    assert [stop.drain for node in "bc" for stop in case.told(node, StopRound)] == [False, False]
+    leave(case, "b", READY)
+    case.report("c", READY, 0)
+    assert case.phase() is JobPhase.GATHERING
+    farewell = Rejected(RejectCode.DRAINED, "leaving: its pod is deleted")
+    assert [drop.farewell for drop in case.drops()] == [farewell]
+
+
+def leave(case: TfJob, node: str, phase: AgentPhase) -> None:
+    """A node that is taken away tells how far it is."""
+    case.do(Reported(case.sessions[node], replace(case.status(node, phase, 0), leaving="its pod is deleted")))
+
+
+def test_servers_outlast_a_chief_that_leaves() -> None:
+    case = job()
+    leave(case, "a", STOPPING)
+    assert not case.told("b", StopRound)
+    leave(case, "a", READY)
+    assert [stop.drain for node in "bc" for stop in case.told(node, StopRound)] == [False, False]
+
+
+def test_servers_of_a_chief_that_left_serve_for_some_time() -> None:
+    case = job()
+    case.do(Left(case.sessions["a"], "it says no more"))
     assert not case.told("b", StopRound)
     case.pass_time(SERVING_TIME)
     assert case.told("b", StopRound)

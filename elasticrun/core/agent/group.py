@@ -6,10 +6,12 @@ worker is left. Only the confirmation that nothing is left ends the group; if th
 lost.
 
 The servers of a TensorFlow job come last: they hold what the chief saves when it is told to stop. So they
-get their signal once all others have ended. A node with only servers cannot know when that is; if the others
-may save, because a node leaves with grace, it keeps its servers for the whole grace.
+get their signal once all others here have ended. The chief may run on another node, and only the master knows
+when it has stopped. So a node that leaves with grace keeps its servers until the master tells it to stop its
+round, but not beyond the grace.
 
-Invariant: a group is swept once, and the timers of the three steps are set only while they are under way.
+Invariants. A group is swept once, and the timers of the three steps are set only while they are under way.
+Servers are kept only for somebody who may save.
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ class Group:
     def end(self) -> None:
         """End the group: nothing is left."""
         self.alive.clear()
+        self._keeps_servers = False
         self._timers.cancel(GRACE)
         self._timers.cancel(KILL)
 
@@ -79,6 +82,13 @@ class Group:
         """Live workers that are not servers."""
         return self.alive - self._servers
 
+    @property
+    def _others_may_save(self) -> bool:
+        """Whether somebody, here or elsewhere, may save what the servers hold."""
+        departure = self._state.departure
+        leaves_early = departure is not None and departure.drains and departure.is_farewell
+        return bool(self._awaited) or (leaves_early and not self._state.desired.outdates(self._state.round))
+
     def stop(self, signum: int, drains: bool = False, ends_well: bool = False) -> None:
         """Take the first step, or the second if no worker is left. ``ends_well``: the job has succeeded."""
         self._state.scope.stop()
@@ -86,7 +96,7 @@ class Group:
         if not self.alive:
             self.sweep()
             return
-        self._keeps_servers = bool(self._awaited) or drains
+        self._keeps_servers = self._others_may_save
         if not self._keeps_servers:
             self._stop_servers()
             return
@@ -94,12 +104,17 @@ class Group:
         self._outbox.put(SignalWorkers(signum, drains, frozenset(self.alive & self._servers)))
 
     def go_on(self) -> None:
-        """Take the next step after one of those that were told to stop has ended, if it is time for one."""
+        """Take the second step once no worker is left that was told to stop."""
         if not self.alive:
             self.sweep()
-        elif self._keeps_servers and not self._awaited:
-            self._keeps_servers = False
-            self._stop_servers()
+
+    def dismiss_servers(self) -> bool:
+        """Tell the servers that were kept to stop, once nobody needs them. Returns whether it is time to."""
+        if not self._keeps_servers or self._others_may_save:
+            return False
+        self._keeps_servers = False
+        self._stop_servers()
+        return True
 
     def run_out_of_grace(self) -> None:
         """The time to end is over: take the second step."""
@@ -110,6 +125,7 @@ class Group:
 
     def sweep(self) -> None:
         """Take the second step."""
+        self._keeps_servers = False
         self._timers.cancel(GRACE)
         self._timers.set(KILL, self._state.now + self._terms.kill_timeout)
         self._outbox.put(SweepWorkers(self._state.round, self._ends_well))
@@ -132,3 +148,4 @@ class Group:
             assert not self.alive, f"{phase} with workers {self.alive}"
         elif phase is AgentPhase.RUNNING:
             self._state.scope.check(self.alive)
+        assert not self._keeps_servers or self._others_may_save, "servers are kept for nobody"

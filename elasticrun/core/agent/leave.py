@@ -7,7 +7,9 @@ the node goes when nothing runs any more.
 A node that is taken away with grace may hold the only copy of a saved state, or its workers may save one when
 they are told to stop. If the job has a storage, it *lingers*: it stops its workers, and tells the master that
 it will leave. The master lets it go once what it holds is elsewhere. After its workers have stopped it waits
-for a bounded time, for as long as there is a master, and until it is told again.
+for a bounded time, for as long as there is a master, and until it is told again. Where parameter servers hold
+the state, it lingers while its tasks run, storage or not: the nodes stop one after the other, as the master
+tells them, so that the chief can save.
 
 Invariant: a departing node is idle for no longer than one event, unless it lingers, which has a deadline.
 """
@@ -45,9 +47,9 @@ class Leaving:
         if state.departure is not None:
             return
         state.departure = departure
-        may_hold = state.stock.holdings or self._group.alive
-        may_linger = departure.drains and departure.is_farewell and may_hold
-        if may_linger and self._terms.flush_timeout and not state.search.is_lost:
+        has_grace = departure.drains and departure.is_farewell and not state.search.is_lost
+        may_hold = self._terms.flush_timeout and (state.stock.holdings or self._group.alive)
+        if has_grace and (may_hold or (self._group.alive and state.scope.is_served)):
             state.lingers = True
             self._outbox.report()
         self._outbox.say_farewell()
@@ -102,7 +104,7 @@ class Leaving:
     def conclude(self) -> bool:
         """Nothing runs: finish if this node is to leave. Returns whether it is."""
         departure = self._state.departure
-        if not self._state.stock.holdings:
+        if not (self._state.stock.holdings and self._terms.flush_timeout):
             self.release()
         elif self._state.lingers:
             self._timers.set_default(LINGER, self._state.now + self._terms.flush_timeout)

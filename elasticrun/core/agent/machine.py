@@ -95,8 +95,8 @@ class AgentMachine:
             AgentPhase.CHECKING: (probes.watch,),
             AgentPhase.RUNNING: (rounds.make_way, rounds.adjust),
             AgentPhase.FINISHED: (rounds.make_way,),
-            AgentPhase.FAILED: (),  # the group is on its way out
-            AgentPhase.STOPPING: (),
+            AgentPhase.FAILED: (group.dismiss_servers,),  # the group is on its way out
+            AgentPhase.STOPPING: (group.dismiss_servers,),
         }
         #: What each timer does when its time is over; any other timer belongs to a single task.
         self._alarms: dict[str, Callable[[], None]] = {

@@ -26,6 +26,10 @@ class RestartScope(Protocol):
     def servers(self) -> frozenset[int]:
         """The local ranks of workers that only serve others, and are stopped last."""
 
+    @property
+    def is_served(self) -> bool:
+        """Whether there are such servers, here or elsewhere: then the nodes stop one after the other."""
+
     def runs(self, local_rank: int, attempt: int) -> bool:
         """Whether this attempt at a worker was started in the round, and has not ended as far as we know."""
 
@@ -56,6 +60,7 @@ class WholeWorld:
 
     reports: tuple[TaskReport, ...] = ()
     servers: frozenset[int] = frozenset()
+    is_served = False
 
     def runs(self, local_rank: int, attempt: int) -> bool:
         """Each worker is started once in a round."""

@@ -91,9 +91,14 @@ class SingleTasks:
         return task is None or is_alone(self._assignment.cluster, task.role)
 
     @property
+    def is_served(self) -> bool:
+        """Whether parameter servers hold the variables."""
+        return is_served(self._assignment.cluster)
+
+    @property
     def servers(self) -> frozenset[int]:
         """The local ranks of tasks that only serve the chief."""
-        if not is_served(self._assignment.cluster):
+        if not self.is_served:
             return frozenset()
         return frozenset(local_rank for local_rank, task in self._wanted.items() if task.role in SERVERS)
 

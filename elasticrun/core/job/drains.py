@@ -8,6 +8,7 @@ if the job has one.
 
 A member that has saved nothing yet may do so when it is told to stop. It is waited for if its workers are
 known to use the memory for saved states, or if the job has a storage; a job that saves nothing loses no time.
+So is each member of a round with parameter servers, which have the state: its nodes stop in their order.
 
 Invariant: a node that leaves is no candidate, and is gone before the next world is formed.
 """
@@ -21,6 +22,7 @@ from elasticrun.core.membership.nodes import Node
 from elasticrun.core.protocol.messages import RejectCode, Rejected
 from elasticrun.core.protocol.status import JobPhase
 from elasticrun.core.recovery.budget import StopCause
+from elasticrun.core.tensorflow.cluster import is_served
 
 
 class Drains:
@@ -58,7 +60,9 @@ class Drains:
         is_member = name in state.current.pending
         if name in state.ledger.nodes:
             return is_member or state.phase is not JobPhase.RUNNING
-        saves = node.status.inlet is not None or state.config.state_storage is not None
+        tasks = state.current.tasks
+        stops_in_order = tasks is not None and is_served(tasks.cluster)
+        saves = stops_in_order or node.status.inlet is not None or state.config.state_storage is not None
         return is_member and saves and name not in state.current.finished
 
     def see_off(self) -> None:
