@@ -1,0 +1,70 @@
+"""How a program ends that wants no teardown after an error: by real processes, without tensorflow."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import DEADLINE
+
+#: What a teardown would destroy, a thread that still works, and what was registered and printed.
+SCRIPT = """
+import atexit, os, sys, threading
+from elasticrun.tf.ending import end_at_once_on_errors
+
+class Runtime:
+    def __del__(self, write=os.write):
+        write(1, b"torn down\\n")
+
+sys.modules["runtime"] = Runtime()
+go = threading.Event()
+threading.Thread(target=lambda: (go.wait(), print("thread done"))).start()
+atexit.register(print, "registered before")
+end_at_once_on_errors()
+atexit.register(print, "registered after")
+print("printed")
+go.set()
+"""
+ORDERLY = ["printed", "registered after", "registered before", "thread done"]
+FATAL = "raise RuntimeError('a ps is lost')"
+CAUGHT = """
+try:
+    raise RuntimeError('a ps is lost')
+except RuntimeError:
+    sys.excepthook(*sys.exc_info())
+"""
+#: A hook of the user's own, as error trackers have one, which calls the one before.
+TRACKED = """
+before = sys.excepthook
+sys.excepthook = lambda *error: before(*error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "is_torn_down"),
+    [
+        (FATAL, 1, False),
+        (f"end_at_once_on_errors()\n{FATAL}", 1, False),
+        (f"{TRACKED}\n{FATAL}", 1, True),
+        (CAUGHT, 0, True),
+        ("sys.exit(42)", 42, True),
+        ("raise KeyboardInterrupt", -signal.SIGINT, True),
+        ("", 0, True),
+    ],
+    ids=["error", "asked twice", "hook of another", "caught", "exit", "interrupt", "success"],
+)
+def test_only_an_error_that_ends_the_program_spares_the_teardown(
+    end: str, status: int, is_torn_down: bool
+) -> None:
+    script = f"{SCRIPT}\n{end}"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    said = done.stdout.splitlines()
+    assert sorted(set(said) - {"torn down"}) == ORDERLY
+    assert done.returncode == status
+    assert ("torn down" in said) is is_torn_down
+    assert ("RuntimeError: a ps is lost" in done.stderr) is ("ps" in end)
