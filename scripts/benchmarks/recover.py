@@ -4,9 +4,9 @@ A step takes a fixed time, as on a device that does the work. ``memory``: a work
 in memory by ``elasticrun.Checkpointer``, saved after each step; ``bare``: the same, and the script makes its
 state on the meta device. ``torch``: the same with torchrun and
 ``torch.save``, at the interval that loses the least. ``peers``: of three hosts that train a model with FSDP2
-one is lost, and two go on with what it had; a step that trains takes longer. ``storage``: all of a job is
-killed once a step is durable, and started anew; the import of torch is part of the time. ``copy``: one memcpy
-of the same bytes, after each kill.
+one is lost, and two go on with what it had; a step that trains takes longer. ``restored``: the part of that
+until both have their state. ``storage``: all of a job is killed once a step is durable, and started anew; the
+import of torch is part of the time. ``copy``: one memcpy of the same bytes, after each kill.
 """
 
 from __future__ import annotations
@@ -149,11 +149,13 @@ def _peers(size: float, runs: int, folder: Path, device: str) -> Timed:
             for host in ("a", "b", "c"):
                 run.node("2:3", *RESTARTS, "--last-call-timeout", "60", *script, host=host)
             reached(run, 8)
-            took = new_step(run, run.lose(run.guests()[0]))
+            lost = run.lose(run.guests()[0])
+            took = new_step(run, lost)
             again = [it for it in run.events if it.what == "restored"][-1]
             if again.step == 0:
                 raise RunFailed(f"nothing was restored:\n{run.story()}")
             yield "peers", took
+            yield "restored", again.at - lost
 
 
 def _storage(size: float, runs: int, folder: Path, device: str) -> Timed:
