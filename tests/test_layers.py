@@ -44,7 +44,7 @@ INSIDE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("master_host",),
     ),
     "core": (
-        ("protocol", "timers"),
+        ("protocol", "timers", "durations"),
         ("membership", "progress", "hangs", "hosts", "fleet"),
         ("recovery",),
         ("health", "tensorflow", "state", "data", "accounting", "cluster"),

@@ -1,4 +1,4 @@
-"""The socket at which the page is served, made before anything is started.
+"""The socket at which pages are served, made before anything is started.
 
 An observer that is killed leaves it open in its launcher, so the next one serves at the same port, and
 nobody can take the port in between.
@@ -16,14 +16,19 @@ from elasticrun.errors import EndpointTakenError, UsageError
 BACKLOG = 256
 
 
-def listen(at: Endpoint) -> socket.socket:
-    """Listen there. Raises EndpointTakenError if the port is taken, UsageError for what is no own address."""
+def listen(at: Endpoint, option: str = "--web") -> socket.socket:
+    """Listen there, as an option says.
+
+    Raises EndpointTakenError if the port is taken, UsageError for what is no own address.
+    """
     try:
         family, kind, proto, _, address = socket.getaddrinfo(
             at.host, at.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError):
-        raise UsageError(f"--web {at}: the name {at.host!r} is not known here: give an own address") from None
+        raise UsageError(
+            f"{option} {at}: the name {at.host!r} is not known here: give an own address"
+        ) from None
     made = socket.socket(family, kind, proto)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -33,10 +38,10 @@ def listen(at: Endpoint) -> socket.socket:
         made.close()
         if error.errno == errno.EADDRINUSE:
             raise EndpointTakenError(
-                f"--web {at}: another program has this port: give another one, or 0 for any that is free"
+                f"{option} {at}: another program has this port: give another one, or 0 for any that is free"
             ) from None
         why = (error.strerror or str(error)).lower()
-        raise UsageError(f"--web {at} cannot be served ({why}): give an address of this host") from None
+        raise UsageError(f"{option} {at} cannot be served ({why}): give an address of this host") from None
     return made
 
 

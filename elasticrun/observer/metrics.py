@@ -13,130 +13,33 @@ the rest is O(1). ``elasticrun/manual/metrics.md`` describes each metric; a test
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
-
-try:
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, core, generate_latest
-    from prometheus_client.utils import floatToGoString
-except ImportError as error:
-    raise ImportError("metrics need prometheus-client: pip install 'elasticrun[metrics]'") from error
 
 from elasticrun import __version__
 from elasticrun.core.accounting.activities import Activity
 from elasticrun.core.accounting.from_log import micros
 from elasticrun.core.accounting.summary import LOST
 from elasticrun.core.history.history import History
-from elasticrun.core.history.totals import BUCKETS, Durations, label
+from elasticrun.core.history.totals import label
 from elasticrun.core.history.views import NodeView, RoundView
 from elasticrun.core.protocol.messages import AgentPhase
-from elasticrun.core.protocol.plain import one_line
-from elasticrun.dataclass import dataclass
+from elasticrun.observer.exposition import Count, Facts, Family, Gauge, Histogram, exposed
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
     from elasticrun.core.protocol.status import JobStatus
     from elasticrun.follower import Follower
 
-PREFIX = "elasticrun_"
 #: Seconds by which agents may be late with what they tell. Counters of time are so far behind.
 LATE = 10.0
 #: States of a node that its agent does not tell itself.
 DETACHED, OTHER = "detached", "other"
 _STATES = (*(phase.value for phase in AgentPhase), DETACHED, OTHER)
-_LONGEST = 200  # characters of a label's value
-
-
-@dataclass(frozen=True, slots=True)
-class Gauge:
-    """A value for each value of one label; without a label for ""."""
-
-    name: str
-    about: str
-    values: Mapping[str, float]
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """The same, of what only grows. Its name ends in ``_total``."""
-
-    name: str
-    about: str
-    values: Mapping[str, float]
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """Durations for each value of one label."""
-
-    name: str
-    about: str
-    values: Mapping[str, Durations]
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Texts about the job, as labels of a value that is always 1."""
-
-    name: str
-    about: str
-    values: Mapping[str, str]
-
-
-Family = Gauge | Count | Histogram | Facts
 
 
 def render(follower: Follower) -> tuple[bytes, str]:
     """The answer to a scrape, and its content type."""
-    registry = CollectorRegistry()
-    registry.register(_Collector(tuple(families(follower))))
-    return generate_latest(registry), CONTENT_TYPE_LATEST
-
-
-class _Collector:
-    """Hands families to a registry, which asks for them when it is rendered."""
-
-    def __init__(self, found: Iterable[Family]) -> None:
-        self._found = found
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: the registry has no other collector whose names could clash."""
-        yield from ()
-
-    def collect(self) -> Iterator[Metric]:
-        """All of them, as prometheus_client has them."""
-        return (_metric(family) for family in self._found)
-
-
-def _metric(family: Family) -> Metric:
-    name, about = PREFIX + family.name, family.about
-    match family:
-        case Facts():
-            info = core.InfoMetricFamily(name.removesuffix("_info"), about)
-            info.add_metric([], {key: _clean(text) for key, text in family.values.items()})
-            return info
-        case Histogram():
-            bounds = [*map(floatToGoString, BUCKETS), "+Inf"]
-            histogram = core.HistogramMetricFamily(name, about, labels=[family.label])
-            for value, durations in family.values.items():
-                buckets = list(zip(bounds, map(float, durations.cumulative), strict=True))
-                histogram.add_metric([value], buckets, durations.seconds)
-            return histogram
-        case Count() | Gauge():
-            kind = core.CounterMetricFamily if isinstance(family, Count) else core.GaugeMetricFamily
-            plain: core.CounterMetricFamily | core.GaugeMetricFamily
-            plain = kind(name, about, labels=[family.label] if family.label else [])
-            for value, amount in family.values.items():
-                plain.add_metric([value] if family.label else [], amount)
-            return plain
-
-
-def _clean(text: str) -> str:
-    return one_line(text)[:_LONGEST]
+    return exposed(families(follower))
 
 
 # -- what there is

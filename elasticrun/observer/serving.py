@@ -3,7 +3,8 @@
 Theory. Whoever reaches the port may connect, and nobody knows who it is before it has asked something. So a
 connection that has nothing to answer is worth the least: when there are as many as may be, the one that was
 silent for the longest goes, and its place is that of the newest. One that asks, or reads along, stays. There
-are far fewer than the process may have files open, as it needs some to ask the job.
+are far fewer than the process may have files open, as it needs some to ask the job. Where each connection is
+for one short question, none lasts, whatever it says.
 
 What a stranger sends may be no HTTP at all. It is answered, and not logged: the log is that of the job.
 """
@@ -21,8 +22,9 @@ from contextlib import AsyncExitStack
 
 from aiohttp import web
 
-#: Connections at a time, unless the process may have only few files open; and what is left for other files.
-MOST = 700
+from elasticrun.dataclass import dataclass
+
+#: What is left for other files, if the process may have only few open.
 SPARE = 200
 #: Seconds that a connection is kept after an answer, and that a handshake of TLS may take.
 KEPT = 15.0
@@ -34,16 +36,34 @@ _NO_LOG.disabled = True
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def most() -> int:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What those who connect may take."""
+
+    connections: int = 700  # at a time, unless the process may have only few files open
+    lasts: float | None = None  # seconds until a connection is old, and cut off before it is twice so old
+    line: int = 8190  # bytes of a request's first line, and of each header
+
+
+#: For people who read pages.
+PAGE = Limits()
+
+
+def most(limits: Limits) -> int:
     """How many connections there may be, by the files that this process may have open."""
-    return max(2, min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE))
+    return max(2, min(limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - SPARE))
 
 
 async def serve(
-    app: web.Application, listener: socket.socket, stack: AsyncExitStack, tls: ssl.SSLContext | None = None
+    app: web.Application,
+    listener: socket.socket,
+    stack: AsyncExitStack,
+    tls: ssl.SSLContext | None = None,
+    limits: Limits | None = None,
 ) -> None:
-    """Serve until the stack is closed."""
-    entrance = _Entrance(most(), 0.0 if tls is None else HANDSHAKE)
+    """Serve until the stack is closed. ``limits``: those of ``PAGE`` if none are given."""
+    limits = limits or PAGE
+    entrance = _Entrance(most(limits), 0.0 if tls is None else HANDSHAKE, limits.lasts)
 
     @web.middleware
     async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -59,6 +79,8 @@ async def serve(
         handler_cancellation=True,
         keepalive_timeout=KEPT,
         shutdown_timeout=0.5,
+        max_line_size=limits.line,
+        max_field_size=limits.line,
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
@@ -67,19 +89,26 @@ async def serve(
     server = await asyncio.get_running_loop().create_server(
         entrance, sock=listener, ssl=tls, ssl_handshake_timeout=timeout
     )
+    stack.callback(entrance.close)
     stack.callback(server.close)
 
 
 class _Entrance:
     """Makes what answers a connection."""
 
-    def __init__(self, most: int, handshake: float) -> None:
-        """``handshake``: seconds for which a connection is one that the server does not know of yet."""
+    def __init__(self, most: int, handshake: float, lasts: float | None = None) -> None:
+        """``handshake``: seconds for which a connection is one that the server does not know of yet.
+
+        ``lasts``: as in ``Limits``.
+        """
         self.server: web.Server | None = None
         self._most = most
         self._handshake = handshake
         self._begun = dict[asyncio.BaseProtocol, float]()  # when; in their handshake
         self._silent = dict[asyncio.BaseProtocol, None]()  # nothing is to be answered, the oldest first
+        self._lasts = lasts
+        self._old = set[asyncio.BaseProtocol]()  # who was here when it was looked last
+        self._timer: asyncio.TimerHandle | None = None
 
     def __call__(self) -> asyncio.BaseProtocol:
         assert self.server is not None
@@ -96,6 +125,7 @@ class _Entrance:
         if len(self._silent) > 2 * self._most:  # most of them went without a word
             self._silent = {each: None for each in self._silent if self._may_live(each)}
         made = self.server()
+        self._look_later()
         self._silent[made] = None
         self._begun[made] = now
         return made
@@ -107,6 +137,27 @@ class _Entrance:
             return await handler(request)
         finally:
             self._silent[request.protocol] = None
+
+    def _look_later(self) -> None:
+        if self._lasts is not None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._lasts, self._look)
+
+    def _look(self) -> None:
+        """Cut off who was here at the last look already; one timer for all, however many come and go."""
+        assert self.server is not None
+        self._timer = None
+        here = set[asyncio.BaseProtocol](self.server.connections)
+        for each in here & self._old:
+            if (transport := _transport(each)) is not None:
+                transport.abort()
+        self._old = here - self._old
+        if self._old:
+            self._look_later()
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _make_room(self) -> bool:
         """Cut off who was silent for the longest; whether there is one."""

@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import pytest
 
+from elasticrun.core.durations import Durations
 from elasticrun.core.history.history import KEPT, History
 from elasticrun.core.history.phases import PhaseSpan, phases
-from elasticrun.core.history.totals import BUCKETS, OTHER, SETTLE, TOTAL, Durations, label
+from elasticrun.core.history.totals import BUCKETS, OTHER, SETTLE, TOTAL, label
 from elasticrun.core.history.views import Recovery, RoundView
 from elasticrun.core.protocol.chronicle import (
     EntriesLost,
@@ -115,7 +116,7 @@ def test_phases(
 
 
 def test_durations_are_counted_in_buckets() -> None:
-    durations = Durations()
+    durations = Durations(BUCKETS)
     for seconds in (0.0, BUCKETS[0], 0.06, BUCKETS[-1], BUCKETS[-1] + 1):
         durations.add(seconds)
     assert durations.cumulative[:2] == [2, 3]

@@ -20,6 +20,7 @@ import yaml
 
 from elasticrun.follower import Follower
 from elasticrun.observer import metrics
+from elasticrun.observer.exposition import PREFIX
 from tests.observer.followed import everything
 from tests.support.ports import free_port
 
@@ -65,7 +66,7 @@ def test_only_metrics_that_exist_are_asked_for() -> None:
 
 
 def test_the_dashboard_asks_for_each_metric() -> None:
-    families = {metrics.PREFIX + it.name for it in metrics.families(cast(Follower, everything()))}
+    families = {PREFIX + it.name for it in metrics.families(cast(Follower, everything()))}
     asked = " ".join([*(text for _, text in queries()), DASHBOARD["templating"]["list"][1]["definition"]])
     left_out = {"elasticrun_event_log_last_timestamp_seconds"}
     assert {name for name in families if name not in asked} == left_out

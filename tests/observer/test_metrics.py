@@ -32,7 +32,7 @@ from elasticrun.core.protocol.chronicle import (
 )
 from elasticrun.core.protocol.round_progress import NodeFigures
 from elasticrun.follower import Follower
-from elasticrun.observer import metrics
+from elasticrun.observer import exposition, metrics
 from elasticrun.observer.metrics import LATE
 from tests.core.story import LASTS, SPAN, WALL, entry, failed, joined, running, stopping, story
 from tests.observer.followed import USED, Followed, everything, status, using
@@ -215,18 +215,21 @@ def test_series_do_not_grow_with_the_job() -> None:
 
 def test_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, metrics.__name__)
+    monkeypatch.delitem(sys.modules, exposition.__name__)
     with pytest.raises(ImportError, match=r"pip install 'elasticrun\[metrics\]'"):
-        importlib.import_module(metrics.__name__)
+        importlib.import_module(exposition.__name__)
+
+
+def labels_of(family: exposition.Family) -> str:
+    """As a table of the manual has them."""
+    found = family.values if isinstance(family, exposition.Facts) else family.label
+    return found if isinstance(found, str) else ", ".join(found)
 
 
 def test_the_manual_has_each_metric_with_its_labels() -> None:
     rows = re.findall(r"^\| `(elasticrun_\w+)(?:\{([\w, ]+)\})?` \|", MANUAL.read_text(), re.M)
     found = metrics.families(cast(Follower, everything()))
-    expected = {
-        (metrics.PREFIX + it.name, ", ".join(it.values) if isinstance(it, metrics.Facts) else it.label)
-        for it in found
-    }
+    expected = {(exposition.PREFIX + it.name, labels_of(it)) for it in found}
     assert set(rows) == expected
     assert len(rows) == len(expected)
 

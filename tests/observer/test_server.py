@@ -182,7 +182,7 @@ async def ends(reader: asyncio.StreamReader) -> None:
 
 
 def test_who_says_nothing_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST", 4)
+    monkeypatch.setattr(serving, "PAGE", serving.Limits(connections=4))
 
     async def use(site: Site, session: Browser) -> None:
         reads = f"GET /api/events HTTP/1.1\r\nHost: {site.host}\r\n\r\n".encode()

@@ -11,12 +11,11 @@ Invariants. No count falls. Memory is the same however long the job lives, whate
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass as mutable
 from dataclasses import field
-from itertools import accumulate
 
+from elasticrun.core.durations import Durations
 from elasticrun.core.history.phases import Phase, PhaseSpan, phases
 from elasticrun.core.history.views import Recovery, RoundView
 from elasticrun.core.protocol import chronicle
@@ -45,31 +44,13 @@ HOWS = frozenset(kind.value for kind in FailureKind)
 
 
 @mutable(slots=True)
-class Durations:
-    """How many durations were at most each of ``BUCKETS``, or longer, and their sum."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    seconds: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.seconds += seconds
-
-    @property
-    def cumulative(self) -> list[int]:
-        """How many were at most each bound; the last one is how many there were."""
-        return list(accumulate(self.counts))
-
-
-@mutable(slots=True)
 class Totals:
     """Takes what a history takes."""
 
     restarts: dict[str, int] = field(default_factory=lambda: _zeros(REASONS))  # by why a round was stopped
     failures: dict[str, int] = field(default_factory=lambda: _zeros(HOWS))  # of workers, by how
     recoveries: dict[str, Durations] = field(
-        default_factory=lambda: {name: Durations() for name in (*(it.value for it in Phase), TOTAL)}
+        default_factory=lambda: {name: Durations(BUCKETS) for name in (*(it.value for it in Phase), TOTAL)}
     )
     hangs: int = 0
     saves: dict[Place, int] = field(default_factory=lambda: dict.fromkeys(Place, 0))
