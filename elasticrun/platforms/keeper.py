@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from elasticrun.core.fleet.decide import decide
+from elasticrun.core.fleet.figures import DONE, FAILED, FAULTY, Figures
 from elasticrun.core.fleet.replicas import Decision, Remove, Start
 from elasticrun.platforms.protocol import Platform, PlatformError, Sight
 
@@ -32,9 +33,15 @@ MOST_REFUSALS = 8
 class Keeper:
     """One pass after the other."""
 
-    def __init__(self, platform: Platform, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        clock: Callable[[], float] = time.time,
+        figures: Figures | None = None,
+    ) -> None:
         self._platform = platform
         self._clock = clock
+        self._figures = figures or Figures()
         self._refused: dict[str, str] = {}
         self._unstarted: set[str] = set()  # jobs of which a start was refused
 
@@ -48,7 +55,9 @@ class Keeper:
             if sight is None:
                 self._refused.pop(job, None)
                 self._unstarted.discard(job)
+                self._figures.jobs.discard(job)
                 return None
+            self._figures.jobs.add(job)
             refused = self._refused.get(job, "")
             decision = decide(
                 sight.wish,
@@ -99,8 +108,14 @@ class Keeper:
 class Queue:
     """Has a pass for each notice: one at a time for each job, and of all jobs a bounded number."""
 
-    def __init__(self, work: Callable[[str], Awaitable[float | None]], at_a_time: int = 8) -> None:
+    def __init__(
+        self,
+        work: Callable[[str], Awaitable[float | None]],
+        at_a_time: int = 8,
+        figures: Figures | None = None,
+    ) -> None:
         self._work = work
+        self._figures = figures or Figures()
         self._slots = asyncio.Semaphore(at_a_time)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
@@ -117,13 +132,16 @@ class Queue:
             return
         if timer := self._timers.pop(job, None):
             timer.cancel()
-        self._tasks[job] = asyncio.get_running_loop().create_task(self._run(job))
+        self._figures.waiting += 1
+        self._tasks[job] = asyncio.get_running_loop().create_task(self._run(job, time.monotonic()))
 
-    async def _run(self, job: str) -> None:
+    async def _run(self, job: str, noticed: float) -> None:
         delay: float | None = LONGEST_PAUSE  # if the pass ends in a way that nobody has thought of
         try:
             async with self._slots:
                 self._again.discard(job)
+                self._figures.waiting -= 1
+                self._figures.waits.add(time.monotonic() - noticed)
                 delay = await self._try(job)
         finally:
             del self._tasks[job]
@@ -134,17 +152,22 @@ class Queue:
                 self._timers[job] = asyncio.get_running_loop().call_later(delay, self._due, job)
 
     async def _try(self, job: str) -> float | None:
+        began, result = time.monotonic(), DONE
         try:
             delay = await self._work(job)
         except PlatformError as error:
+            result = FAILED
             failures = self._failures[job] = self._failures.get(job, 0) + 1
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 30))
             log.warning("%s: %s; tried again in %g s", job, error, pause)
             return pause
         except Exception:
+            result = FAULTY
             log.exception("%s: a fault of this program; tried again in %g s", job, LONGEST_PAUSE)
             self._failures.setdefault(job, 1)
             return LONGEST_PAUSE
+        finally:
+            self._figures.passes[result].add(time.monotonic() - began)
         self._failures.pop(job, None)
         return delay
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from elasticrun.core.fleet.figures import DONE, FAILED, FAULTY, Figures
 from elasticrun.core.fleet.replicas import Cause, Decision, Phase, Remove, Shape, Start, Wish
 from elasticrun.platforms.fake import FakePlatform
 from elasticrun.platforms.keeper import REFUSED_AGAIN, Keeper, Queue
@@ -247,6 +248,42 @@ def test_a_fault_in_a_pass_is_told_and_others_go_on(caplog: pytest.LogCaptureFix
 
     queued(work, script)
     assert "broken: a fault of this program" in caplog.text
+
+
+def test_passes_count_by_how_they_end_and_jobs_while_they_wait_for_one() -> None:
+    figures, gate, begun = Figures(), asyncio.Event(), asyncio.Event()
+    ends = {"failing": PlatformError("it is away"), "broken": ZeroDivisionError()}
+
+    async def work(job: str) -> None:
+        begun.set()
+        await gate.wait()
+        if job in ends:
+            raise ends[job]
+
+    async def main() -> None:
+        queue = Queue(work, at_a_time=1, figures=figures)
+        for job in ("job", *ends):
+            queue.notice(job)
+            queue.notice(job)
+        await begun.wait()
+        assert figures.waiting == 2
+        gate.set()
+        await _until(lambda: all(sum(it.counts) for it in figures.passes.values()))
+        await queue.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30.0))
+    assert [sum(figures.passes[it].counts) for it in (FAILED, FAULTY)] == [1, 1]
+    assert figures.waiting == 0
+    assert sum(figures.waits.counts) == sum(sum(it.counts) for it in figures.passes.values())
+    assert figures.passes[DONE].seconds <= figures.waits.seconds, "the others waited for the first one"
+
+
+def test_jobs_are_kept_until_they_are_gone() -> None:
+    platform, figures = FakePlatform(WISH), Figures(jobs={"another"})
+    keeper = Keeper(platform, lambda: 1000.0, figures)
+    for job in ("job", "another"):
+        asyncio.run(keeper.reconcile(job))
+    assert figures.jobs == {"job"}
 
 
 def test_a_pass_that_asks_for_another_look_gets_it() -> None:

@@ -14,6 +14,7 @@ import pytest
 if not all(map(find_spec, ("kopf", "kubernetes"))):
     pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
 
+from elasticrun.core.fleet.figures import SILENT, Figures
 from elasticrun.core.fleet.replicas import Amounts, Note, Usage
 from elasticrun.core.fleet.training import FASTEST, Shown, Speed, Training, Trouble, note_of
 from elasticrun.platforms.keeper import Keeper
@@ -309,8 +310,10 @@ def test_a_server_that_is_not_there_is_told() -> None:
         async def call_api(self, *_: Any, **__: Any) -> Any:
             raise ConnectionRefusedError("refused")
 
+    figures = Figures()
     with pytest.raises(ApiError, match="does not answer: refused"):
-        asyncio.run(Api(Client()).get("/x"))
+        asyncio.run(Api(Client(), None, figures).get("/x"))
+    assert figures.requests["get", SILENT] == 1
 
 
 class Answer:
@@ -339,8 +342,12 @@ def test_access_that_holds_no_more_is_renewed() -> None:
     async def renew() -> str:
         return "new"
 
-    client = Renewed()
-    assert asyncio.run(Api(client, renew).get("/x")) == 7
+    client, figures = Renewed(), Figures()
+    assert asyncio.run(Api(client, renew, figures).get("/x")) == 7
+    assert {key: count for key, count in figures.requests.items() if count} == {
+        ("get", "4xx"): 1,
+        ("get", "2xx"): 1,
+    }
     client.configuration = "old"
     with pytest.raises(ApiError, match="refuses"):
         asyncio.run(Api(client).get("/x"))

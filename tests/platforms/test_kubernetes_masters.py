@@ -15,6 +15,7 @@ if not find_spec("kubernetes"):
     pytest.skip("needs kubernetes: pip install 'elasticrun[kubernetes]'", allow_module_level=True)
 
 from elasticrun.core.fleet import training as timing
+from elasticrun.core.fleet.figures import ANSWERED, Figures
 from elasticrun.core.fleet.training import Shown, Speed, Trouble, training_of
 from elasticrun.core.protocol.messages import AgentPhase
 from elasticrun.core.protocol.orders import AwaitStatus, ControlReply, ControlRequest
@@ -175,8 +176,8 @@ def test_a_round_that_is_shown_already_is_not_told_again() -> None:
 )
 def test_what_was_told_last_stays_while_there_is_no_answer(error: Exception, reason: str, text: str) -> None:
     async def main() -> None:
-        ask = Pretended(STATUS, error)
-        masters = Masters(ask)
+        ask, figures = Pretended(STATUS, error), Figures()
+        masters = Masters(ask, figures=figures)
         watch = Watch(masters)
         masters.know(JOB, PLACE)
         shown = await watch.until(lambda it: it is not None and it.trouble is not None)
@@ -188,6 +189,7 @@ def test_what_was_told_last_stays_while_there_is_no_answer(error: Exception, rea
         ask.answers.append(STATUS)
         ask.release.set()
         await watch.until(lambda it: it == Shown(TOLD))
+        assert {key: count for key, count in figures.questions.items() if count} == {ANSWERED: 2, reason: 1}
         await masters.close()
 
     run(main())
@@ -248,13 +250,13 @@ def test_a_silent_master_strands_nobody() -> None:
 
 def test_a_job_without_pods_is_not_asked_until_it_has_some() -> None:
     async def main() -> None:
-        ask = Pretended(STATUS)
-        masters = Masters(ask)
+        ask, figures = Pretended(STATUS), Figures()
+        masters = Masters(ask, figures=figures)
         watch = Watch(masters)
         masters.know(JOB, replace(PLACE, addresses=()))
         shown = await watch.until(lambda it: it is not None)
         assert shown == Shown(None, Trouble("NoMaster", "no pod that may have the job's master runs"))
-        assert ask.asked == []
+        assert ask.asked == [] and not any(figures.questions.values())
         masters.know(JOB, PLACE)
         await watch.until(lambda it: it == Shown(TOLD))
         await masters.close()

@@ -16,6 +16,7 @@ from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
+from elasticrun.core.fleet.figures import Figures
 from elasticrun.core.protocol.plain import one_line
 from elasticrun.platforms.protocol import PlatformError
 
@@ -61,16 +62,21 @@ async def access(kubeconfig: str | None) -> Any:
 class Api:
     """Requests to one API server."""
 
-    def __init__(self, client: Any, renew: Callable[[], Awaitable[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        client: Any,
+        renew: Callable[[], Awaitable[Any]] | None = None,
+        figures: Figures | None = None,
+    ) -> None:
         """``renew``: gives the access anew, once what was said to the server holds no more."""
         self._client = client
         self._renew = renew
-        self.calls = 0  # how many requests were made
+        self._figures = figures or Figures()
 
     @classmethod
-    async def connect(cls, kubeconfig: str | None) -> Api:
+    async def connect(cls, kubeconfig: str | None, figures: Figures | None = None) -> Api:
         """A client with this access, which is that of ``access``. Raises PlatformError."""
-        return cls(ApiClient(await access(kubeconfig)), lambda: access(kubeconfig))
+        return cls(ApiClient(await access(kubeconfig)), lambda: access(kubeconfig), figures)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -116,7 +122,7 @@ class Api:
         content: str,
         query: Mapping[str, str] | None,
     ) -> tuple[int, bytes]:
-        self.calls += 1
+        status = 0
         headers = {"Accept": "application/json", "Content-Type": content}
         try:
             prepared = await self._client.param_serialize(
@@ -128,10 +134,14 @@ class Api:
                 auth_settings=["BearerToken"],
             )
             answer = await self._client.call_api(*prepared, _request_timeout=_TIMEOUT)
-            return answer.status, await answer.read()
+            data = await answer.read()
+            status = answer.status
+            return status, data
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             what = one_line(str(error)) or type(error).__name__
             raise ApiError(f"the API server does not answer: {what}") from None
+        finally:
+            self._figures.requested(method, status)
 
 
 def _refusal(status: int, data: bytes) -> ApiError:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from elasticrun.clock import happens, within
 from elasticrun.config import Endpoint, SecurityConfig
 from elasticrun.control import JobControl, JobStatus
+from elasticrun.core.fleet.figures import ANSWERED, Figures
 from elasticrun.core.fleet.replicas import Note
 from elasticrun.core.fleet.training import (
     SPACING,
@@ -127,8 +128,9 @@ def _no_token(name: str, error: ApiError) -> str:
 class Masters:
     """What is known of all masters. Made, and used, inside the running loop."""
 
-    def __init__(self, ask: Ask, at_a_time: int = AT_A_TIME) -> None:
+    def __init__(self, ask: Ask, at_a_time: int = AT_A_TIME, figures: Figures | None = None) -> None:
         self._ask = ask
+        self._figures = figures or Figures()
         self._at_a_time = at_a_time
         self._slots = asyncio.Semaphore(at_a_time)
         self._lines: dict[str, _Line] = {}
@@ -148,7 +150,7 @@ class Masters:
             return
         self.forget(job)
         if not self._is_closed:
-            self._lines[job] = _Line(place, self._question, lambda: self._happened(job))
+            self._lines[job] = _Line(place, self._question, lambda: self._happened(job), self._figures)
 
     def forget(self, job: str) -> None:
         """The job is gone."""
@@ -216,7 +218,11 @@ class _Line:
     """To one job's master."""
 
     def __init__(
-        self, place: Place, ask: Callable[[_Line], Awaitable[JobStatus]], happened: Callable[[], None]
+        self,
+        place: Place,
+        ask: Callable[[_Line], Awaitable[JobStatus]],
+        happened: Callable[[], None],
+        figures: Figures,
     ) -> None:
         self.place = place
         self.mark = ""  # of the last answer; "": there was none
@@ -228,6 +234,7 @@ class _Line:
         self.contact = Contact()
         self._ask = ask
         self._happened = happened
+        self._figures = figures
         self._loop = asyncio.get_running_loop()
         self._moved = asyncio.Event()  # it is to be looked for elsewhere
         self._timer: asyncio.TimerHandle | None = None
@@ -250,7 +257,10 @@ class _Line:
         while True:
             self._moved.clear()
             asked = self._loop.time()
-            if trouble := await self._try():
+            trouble = await self._try()
+            if trouble is not _AWAY:
+                self._figures.questions[trouble.reason if trouble else ANSWERED] += 1
+            if trouble:
                 self.mark, self.turn = "", self.turn + 1
                 self._believe(0)
                 self._hear(failed(self.contact, trouble, self._loop.time()))

@@ -23,6 +23,7 @@ from typing import Any
 import kopf
 
 from elasticrun.clock import pause
+from elasticrun.core.fleet.figures import Figures
 from elasticrun.platforms.keeper import Keeper, Queue
 from elasticrun.platforms.kubernetes.adapter import Kubernetes
 from elasticrun.platforms.kubernetes.api import FORBIDDEN, NOT_FOUND, Api, ApiError, access
@@ -72,10 +73,12 @@ async def operate(
     until: asyncio.Event,
     ready: asyncio.Event,
     capacity: Mapping[str, int] | None = None,
+    figures: Figures | None = None,
 ) -> None:
     """Keep the jobs of these namespaces, or of all, until told to stop.
 
     ``capacity``: what they share, in units of each resource; None: each job has what it asks for.
+    ``figures``: what it counts of its own work.
     ``ready`` is set once it may see all that it should, as it begins to watch.
     Raises PlatformError if there is no access to an API server, a right is lacking, or the operator cannot
     watch any more.
@@ -83,7 +86,8 @@ async def operate(
     sys.setrecursionlimit(max(_LEVELS, sys.getrecursionlimit()))
     deafness = _Deafness(until)
     logging.getLogger(_WATCHES).addHandler(deafness)
-    api = await Api.connect(kubeconfig)
+    figures = figures or Figures()
+    api = await Api.connect(kubeconfig, figures)
     try:
         await _check_installed(api)
         if why := await _lacking(api, namespaces):
@@ -91,10 +95,10 @@ async def operate(
     except PlatformError:
         await api.close()
         raise
-    masters = Masters(Questions(api))
+    masters = Masters(Questions(api), figures=figures)
     platform = Kubernetes(api, masters=masters, is_shared=capacity is not None)
     sharer = None if capacity is None else Sharer(api, _places(namespaces), capacity)
-    queue = Queue(Keeper(platform).reconcile)
+    queue = Queue(Keeper(platform, figures=figures).reconcile, figures=figures)
     platform.notify(queue.notice)
     masters.notify(queue.notice)
     again = asyncio.create_task(_look_again(api, platform, namespaces, deafness.end, sharer))
