@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ from click.testing import CliRunner, Result
 from elasticrun.cli import web
 from elasticrun.cli.ctl import group
 from elasticrun.cli.ctl_operator import capacity_of
+from elasticrun.errors import ExitCode
+
+MANUAL = Path(web.__file__).parent.parent / "manual/operator.md"
 
 
 def invoke(*words: str | Path, **env: str) -> Result:
@@ -47,6 +52,44 @@ def test_a_package_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch
     done = invoke()
     assert done.exit_code == 2
     assert "pip install 'elasticrun[kubernetes]'" in done.stderr
+
+
+def test_metrics_without_their_package_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("kubernetes")
+    monkeypatch.setattr(web, "find_spec", lambda it: None if it == "prometheus_client" else it)
+    done = invoke("--metrics", ":0")
+    assert done.exit_code == 2
+    assert "--metrics needs the package prometheus_client" in done.stderr
+    assert "pip install 'elasticrun[metrics]'" in done.stderr
+
+
+def test_a_port_of_metrics_that_is_taken_is_told() -> None:
+    pytest.importorskip("kubernetes")
+    pytest.importorskip("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        at = f"127.0.0.1:{other.getsockname()[1]}"
+        done = invoke("--metrics", at)
+    assert done.exit_code == ExitCode.ENDPOINT_TAKEN
+    assert f"--metrics {at}: another program has this port" in done.stderr
+
+
+def test_an_address_of_metrics_that_is_none_is_told() -> None:
+    done = invoke("--metrics", "here:port")
+    assert done.exit_code == 2
+    assert "give [HOST]:PORT, such as :9400" in done.stderr
+
+
+def test_the_deployment_of_the_manual_serves_what_its_probes_ask_for() -> None:
+    blocks = re.findall(r"^```yaml\n(.*?)^```", MANUAL.read_text(), re.M | re.S)
+    (found,) = (it for block in blocks for it in yaml.safe_load_all(block) if it["kind"] == "Deployment")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    program, verb, *words = container["command"]
+    context = group.commands[verb].make_context(verb, words)
+    assert (program, context.params["namespaces"]) == ("elastic-ctl", (found["metadata"]["namespace"],))
+    (port,) = container["ports"]
+    assert context.params["metrics"] == f"0.0.0.0:{port['containerPort']}"
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("liveness", "readiness")]
+    assert probes == [{"path": path, "port": port["name"]} for path in ("/healthz", "/readyz")]
 
 
 def test_what_is_shared_is_given_by_kind() -> None:

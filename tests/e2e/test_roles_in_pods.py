@@ -21,7 +21,7 @@ from elasticrun.platforms.kubernetes.specs import wish_of
 from tests.support.director import WORKER, Worker
 from tests.support.kube import Object, Refused
 from tests.support.kubernetes import ControlPlane
-from tests.support.operated import JOB, JOBS, Cluster, operated, without_others
+from tests.support.operated import JOB, JOBS, NAMESPACE, Cluster, operated, without_others
 
 pytestmark = [
     pytest.mark.slow,
@@ -164,15 +164,18 @@ def test_nodes_of_different_templates_make_one_world(cluster: Cluster) -> None:
     cluster.wait_phase(name, "Succeeded")
 
 
-def test_the_jobs_of_the_manual_are_jobs(cluster: Cluster) -> None:
+def test_the_yaml_of_the_manual_is_taken(cluster: Cluster) -> None:
     page = (Path(elasticrun.__file__).parent / "manual" / "operator.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    found = [it for block in blocks for it in yaml.safe_load_all(block) if it["kind"] == "ElasticJob"]
-    wishes = [wish_of(cluster.kube.create(f"{JOBS}?dryRun=All", each)) for each in found]
+    found = [it for block in blocks for it in yaml.safe_load_all(block)]
+    jobs = [it for it in found if it["kind"] == "ElasticJob"]
+    wishes = [wish_of(cluster.kube.create(f"{JOBS}?dryRun=All", each)) for each in jobs]
     assert [(it.shape.min_replicas, it.shape.max_replicas, len(it.roles)) for it in wishes] == [
         (2, 4, 0),
         (5, 7, 3),
     ]
+    (deployment,) = (it for it in found if it["kind"] == "Deployment")
+    cluster.kube.create(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments?dryRun=All", deployment)
 
 
 def test_roles_that_make_no_sense_are_refused(cluster: Cluster) -> None:
