@@ -223,6 +223,11 @@ class Kubelet:
             for found in self.kube.all(PODS):
                 self._pretend(found)
 
+    def pretend_again(self) -> None:
+        """Pods without a process that come from now on run on."""
+        with self._lock:
+            self._are_over = False
+
     def _later(self, call: Callable[..., object], *words: object) -> None:
         def work() -> None:
             with contextlib.suppress(Refused, OSError):

@@ -29,6 +29,7 @@ from tests.support.kubelet import PODS, Kubelet, Pod
 from tests.support.kubernetes import ControlPlane
 from tests.support.launcher import Launcher
 from tests.support.relay import Relay
+from tests.support.scrapes import Scrape, scrape
 
 NAMESPACE = "training"
 JOBS = f"/apis/elasticrun.io/v1alpha1/namespaces/{NAMESPACE}/{PLURAL}"
@@ -97,6 +98,10 @@ class Cluster:
         operator.patience = DEADLINE
         self.operators.append(operator)
         return operator
+
+    def scrape(self) -> Scrape:
+        """What the operator tells of its own work; it was started with ``--metrics``."""
+        return scrape(self.operator.wait_line(r"metrics at (http://\S+)")[1], self.enter)
 
     def apply(
         self,
