@@ -16,6 +16,7 @@ from elasticrun.core.agent.events import (
     Directed,
     Finish,
     GroupGone,
+    LinkDown,
     LinkUp,
     PortsOffered,
     Prepared,
@@ -470,6 +471,13 @@ def test_a_node_that_leaves_keeps_its_servers_for_the_grace_at_most() -> None:
     assert agent.of(SweepWorkers) == [SweepWorkers(0)]
     agent.do(Directed(StopRound(1, 99, 0, "because")))
     assert agent.of(SignalWorkers) == [], "they are killed already"
+
+
+def test_a_node_that_leaves_needs_no_master_to_know_that_its_own_chief_has_saved() -> None:
+    agent = leaving_server(CHIEF_0)
+    agent.do(LinkDown("the master leaves, too"))
+    agent.die(CHIEF_RANK, told=TERM)
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
 
 
 def leaving_server(*more: Task) -> TfAgent:

@@ -6,9 +6,9 @@ worker is left. Only the confirmation that nothing is left ends the group; if th
 lost.
 
 The servers of a TensorFlow job come last: they hold what the chief saves when it is told to stop. So they
-get their signal once all others here have ended. The chief may run on another node, and only the master knows
+get their signal once all others here have ended. If the chief runs on another node, only the master knows
 when it has stopped. So a node that leaves with grace keeps its servers until the master tells it to stop its
-round, but not beyond the grace.
+round, but not beyond the grace. A node that has the chief needs no master for that.
 
 Invariants. A group is swept once, and the timers of the three steps are set only while they are under way.
 Servers are kept only for somebody who may save.
@@ -87,7 +87,8 @@ class Group:
         """Whether somebody, here or elsewhere, may save what the servers hold."""
         departure = self._state.departure
         leaves_early = departure is not None and departure.drains and departure.is_farewell
-        return bool(self._awaited) or (leaves_early and not self._state.desired.outdates(self._state.round))
+        others_run = not self._state.scope.leads and not self._state.desired.outdates(self._state.round)
+        return bool(self._awaited) or (leaves_early and others_run)
 
     def stop(self, signum: int, drains: bool = False, ends_well: bool = False) -> None:
         """Take the first step, or the second if no worker is left. ``ends_well``: the job has succeeded."""

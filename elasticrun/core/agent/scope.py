@@ -30,6 +30,10 @@ class RestartScope(Protocol):
     def is_served(self) -> bool:
         """Whether there are such servers, here or elsewhere: then the nodes stop one after the other."""
 
+    @property
+    def leads(self) -> bool:
+        """Whether whoever saves what these servers hold belongs here, and not on another node."""
+
     def runs(self, local_rank: int, attempt: int) -> bool:
         """Whether this attempt at a worker was started in the round, and has not ended as far as we know."""
 
@@ -61,6 +65,7 @@ class WholeWorld:
     reports: tuple[TaskReport, ...] = ()
     servers: frozenset[int] = frozenset()
     is_served = False
+    leads = True
 
     def runs(self, local_rank: int, attempt: int) -> bool:
         """Each worker is started once in a round."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from elasticrun.config import TaskRole
 from elasticrun.core.agent.departure import SIGTERM
 from elasticrun.core.agent.events import AgentEffect, AgentTerms, Level, Say, SignalTask, StartTask
 from elasticrun.core.agent.group import HUNG_GRACE
@@ -94,6 +95,11 @@ class SingleTasks:
     def is_served(self) -> bool:
         """Whether parameter servers hold the variables."""
         return is_served(self._assignment.cluster)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the chief, which saves for all, belongs here."""
+        return any(task.role is TaskRole.CHIEF for task in self._wanted.values())
 
     @property
     def servers(self) -> frozenset[int]:
