@@ -480,6 +480,12 @@ def test_a_node_that_leaves_needs_no_master_to_know_that_its_own_chief_has_saved
     assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
 
 
+def test_a_node_that_leaves_keeps_no_servers_for_a_job_that_has_ended() -> None:
+    agent = leaving_server()
+    agent.do(Directed(JobEnded(1, 99, Outcome.SUCCEEDED, "the chief ended with 0")))
+    assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
+
+
 def leaving_server(*more: Task) -> TfAgent:
     """Runs a parameter server, and perhaps more, and was told to stop by its platform."""
     agent = TfAgent([PS_0, *more], shutdown_timeout=30.0)

@@ -80,6 +80,8 @@ class Intake:
                 program = state.info.program or "its program"
                 self._leaving.depart(Departure.job_over(message, program, state.assignment is not None))
                 self._leaving.release()
+                # A node that leaves may keep servers for its round, which is over with the job.
+                state.desired = replace(desired, stop_through=max(desired.stop_through, state.round))
             case StopRound() if state.round <= message.round and state.phase in STOPPABLE:
                 self._outbox.warn(f"round {message.round} stops: {message.reason}")
 
