@@ -9,8 +9,9 @@ So once an error has been shown that nobody has caught, the rest of an orderly e
 for, what was registered with ``atexit`` is called, and what was printed is written. Then the process ends,
 with the interpreter's own status for an error.
 
-Invariant. Only an end is made shorter: the interpreter calls the hook with no frame below only where the
-error has left the whole program. A hook that is called by a program that goes on changes nothing.
+Invariant. Only an end is made shorter. The interpreter calls the hook in the main thread with no frame below
+only where the error has left the whole program, or what was typed at a prompt; and where there is a prompt,
+nothing changes. A hook that is called by a program that goes on changes nothing either.
 """
 
 from __future__ import annotations
@@ -35,11 +36,17 @@ def end_at_once_on_errors() -> None:
 
     def show_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         show(kind, error, trace)
-        is_the_end = sys._getframe().f_back is None
+        is_main = threading.get_ident() == threading.main_thread().ident
+        is_the_end = sys._getframe().f_back is None and is_main and not _has_prompt()
         if is_the_end and isinstance(error, Exception):  # others have a status of their own
             _end()
 
     sys.excepthook = show_and_end
+
+
+def _has_prompt() -> bool:
+    """Whether somebody may type what to do next, now or once the program has ended (``python -i``)."""
+    return hasattr(sys, "ps1") or bool(sys.flags.inspect or os.environ.get("PYTHONINSPECT"))
 
 
 def _end() -> NoReturn:

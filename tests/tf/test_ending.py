@@ -41,6 +41,14 @@ TRACKED = """
 before = sys.excepthook
 sys.excepthook = lambda *error: before(*error)
 """
+#: An error in a thread of C or C++, as tensorflow has many: no frame is below, but the program goes on.
+FOREIGN = """
+import ctypes, _thread
+over = threading.Event()
+calls = map(ctypes.pythonapi.PyRun_SimpleString, [b"raise RuntimeError('a ps is lost')", b"over.set()"])
+_thread.start_new_thread(list, (calls,))
+over.wait(10) or os._exit(3)
+"""
 
 
 @pytest.mark.parametrize(
@@ -50,19 +58,22 @@ sys.excepthook = lambda *error: before(*error)
         (f"end_at_once_on_errors()\n{FATAL}", 1, False),
         (f"{TRACKED}\n{FATAL}", 1, True),
         (CAUGHT, 0, True),
+        (FOREIGN, 0, True),
+        (f"os.environ['PYTHONINSPECT'] = '1'\n{FATAL}", 1, True),
         ("sys.exit(42)", 42, True),
         ("raise KeyboardInterrupt", -signal.SIGINT, True),
         ("", 0, True),
     ],
-    ids=["error", "asked twice", "hook of another", "caught", "exit", "interrupt", "success"],
+    ids=[
+        *("error", "asked twice", "hook of another", "caught", "foreign thread", "prompt"),
+        *("exit", "interrupt", "success"),
+    ],
 )
 def test_only_an_error_that_ends_the_program_spares_the_teardown(
     end: str, status: int, is_torn_down: bool
 ) -> None:
-    script = f"{SCRIPT}\n{end}"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    command = [sys.executable, "-c", f"{SCRIPT}\n{end}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
     said = done.stdout.splitlines()
     assert sorted(set(said) - {"torn down"}) == ORDERLY
     assert done.returncode == status
