@@ -6,8 +6,8 @@ chief starts once this one is gone. Nobody needs it. A chief that is killed leav
 the next one goes on from there.
 
 So once an error has been shown that nobody has caught, the rest of an orderly end follows: threads are waited
-for, what was registered with ``atexit`` is called, and what was printed is written. Then the process ends,
-with the interpreter's own status for an error.
+for, what was registered with ``atexit`` is called, and what was printed or written to files that are still
+open is flushed. Then the process ends, with the interpreter's own status for an error.
 
 Invariant. Only an end is made shorter. The interpreter calls the hook in the main thread with no frame below
 only where the error has left the whole program, or what was typed at a prompt; and where there is a prompt,
@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import io
 import os
 import sys
 import threading
+from itertools import compress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 _FAILED = 1  # the interpreter's status for an error that nobody has caught
+#: Files that hold back some of what was written to them.
+_BUFFERED = frozenset({io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom})
 
 
 def end_at_once_on_errors() -> None:
@@ -51,7 +56,16 @@ def _has_prompt() -> bool:
 
 def _end() -> NoReturn:
     waits_for_threads = getattr(threading, "_shutdown", bool)
-    for step in (waits_for_threads, atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):
+    for step in (waits_for_threads, atexit._run_exitfuncs, _flush_files):
         with contextlib.suppress(BaseException):  # nothing of it is worth a chief that does not end
             step()
     os._exit(_FAILED)
+
+
+def _flush_files() -> None:
+    """Write what is in the buffers of open files, as the interpreter does when it destroys them."""
+    everything = gc.get_objects()
+    is_file = map(_BUFFERED.__contains__, map(type, everything))  # no loop, as tensorflow has half a million
+    for file in (sys.stdout, sys.stderr, *compress(everything, is_file)):
+        with contextlib.suppress(BaseException):  # closed, or its disk is full
+            file.flush()

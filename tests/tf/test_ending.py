@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support.processes import DEADLINE
 
-#: What a teardown would destroy, a thread that still works, and what was registered and printed.
+#: What a teardown would destroy, a thread that still works, and what was registered, printed and written.
 SCRIPT = """
 import atexit, os, sys, threading
 from elasticrun.tf.ending import end_at_once_on_errors
@@ -20,6 +21,8 @@ class Runtime:
         write(1, b"torn down\\n")
 
 sys.modules["runtime"] = Runtime()
+kept = open(sys.argv[1], "w")
+kept.write("written")
 go = threading.Event()
 threading.Thread(target=lambda: (go.wait(), print("thread done"))).start()
 atexit.register(print, "registered before")
@@ -70,10 +73,11 @@ over.wait(10) or os._exit(3)
     ],
 )
 def test_only_an_error_that_ends_the_program_spares_the_teardown(
-    end: str, status: int, is_torn_down: bool
+    end: str, status: int, is_torn_down: bool, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", f"{SCRIPT}\n{end}"]
+    command = [sys.executable, "-c", f"{SCRIPT}\n{end}", str(tmp_path / "kept")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (tmp_path / "kept").read_text(encoding="utf-8") == "written"
     said = done.stdout.splitlines()
     assert sorted(set(said) - {"torn down"}) == ORDERLY
     assert done.returncode == status
