@@ -480,6 +480,15 @@ def test_a_node_that_leaves_needs_no_master_to_know_that_its_own_chief_has_saved
     assert agent.of(SignalWorkers) == [SignalWorkers(TERM)]
 
 
+def test_a_node_that_leaves_keeps_its_servers_if_a_master_takes_it_for_a_new_one() -> None:
+    """As after its stream broke: then it is a member of no round, and all that it runs has to stop."""
+    agent = leaving_server()
+    agent.do(LinkDown("a cable"), LinkUp(1), Directed(StopRound(1, 99, 0, "not part of the newest round")))
+    assert agent.of(SignalWorkers) == []
+    agent.pass_time(30.0)
+    assert agent.of(SweepWorkers) == [SweepWorkers(0)]
+
+
 def test_a_node_that_leaves_keeps_no_servers_for_a_job_that_has_ended() -> None:
     agent = leaving_server()
     agent.do(Directed(JobEnded(1, 99, Outcome.SUCCEEDED, "the chief ended with 0")))

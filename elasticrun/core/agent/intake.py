@@ -3,7 +3,9 @@
 A directive has to pass three checks. Its epoch must not be older than that of any master seen; its (epoch,
 sequence) must be newer than that of the directive in force; and an assignment must be given by a master that
 knows this node's newest vote (``core/membership/quorum.py``), else its round is not started. Other messages
-need only a current epoch. A refusal always passes: it is about this stream.
+need only a current epoch. A refusal always passes: it is about this stream. An agent that waits for the
+master no longer, as it leaves, takes no stop from it: one that takes it for a new node tells it to stop a
+round in which others may still save.
 
 Invariant: the directive in force is of no later epoch than the newest seen, and no world has two votes of
 this node.
@@ -72,6 +74,9 @@ class Intake:
         desired = state.desired.after(message)
         if desired is None:
             return
+        has_said_farewell = state.departure is not None and not state.lingers
+        if has_said_farewell and isinstance(message, StopRound):
+            desired = replace(desired, stop_through=state.desired.stop_through)
         state.desired = desired
         match message:
             case StartRound():
