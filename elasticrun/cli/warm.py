@@ -37,6 +37,8 @@ _MOST_SOURCE = 4 * 2**20  # bytes; nobody writes more by hand
 TORCH, TENSORFLOW = "torch", "tensorflow"
 #: What is built upon torch and takes seconds to import as well.
 FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "transformers")
+#: What a chief has of ours, and imports where it makes its session.
+CHIEF = ("elasticrun.tf.chief", "elasticrun.tf.backup", "elasticrun.tf.optimizers")
 #: Variables that are read while torch, or a library below it, is loaded. All but one of those of CUDA, NCCL
 #: and gloo are read at the first use of a device or a group instead; LD_* and PYTHON* as a process starts.
 _EARLY_TORCH = (
@@ -88,7 +90,7 @@ def choose(
         notes.append(("info", f"restarts import torch's compiler anew: {compiler} while that is imported"))
     is_needed = not extra or _imports(source, library)
     imports = tuple(dict.fromkeys((*((library,) if is_needed else ()), *extra)))
-    later = _later(source, has_compiler=not compiler) if TORCH in imports else ()
+    later = _later(source, has_compiler=not compiler) if TORCH in imports else _later_of_chief(source)
     return replace(workers, warm_imports=imports, warm_later=later, keeps_warm=mode == "on")
 
 
@@ -100,6 +102,11 @@ def _later(source: str | None, has_compiler: bool) -> tuple[str, ...]:
     keeps_state = _imports(source, "elasticrun") and "Checkpointer" in (source or "")
     frameworks = (name for name in FRAMEWORKS if _is_plain(source or "", name))
     return (*((COMPILER,) if has_compiler else ()), *((KEEPER,) if keeps_state else ()), *frameworks)
+
+
+def _later_of_chief(source: str | None) -> tuple[str, ...]:
+    """What the next chief would import while the whole job waits for it: a tenth of a second."""
+    return CHIEF if _imports(source, "elasticrun") and "ChiefSession" in (source or "") else ()
 
 
 def _is_plain(source: str, framework: str) -> bool:

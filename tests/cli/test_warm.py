@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from elasticrun.cli.parse import parse_command_line
+from elasticrun.cli.warm import CHIEF
 from elasticrun.worker.target import COMPILER, KEEPER
 
 TORCH = ("torch",)
@@ -165,6 +166,24 @@ def test_restarts_do_not_wait_for_the_import_of_a_framework(
     config = parse_command_line([str(script)], {"PATH": "/usr/bin:/bin"})
     assert config.workers.warm_imports == TORCH
     assert config.workers.warm_later == (COMPILER, *frameworks)
+
+
+@pytest.mark.parametrize(
+    ("line", "later"),
+    [
+        ("from elasticrun.tf import ChiefSession", CHIEF),
+        ("import elasticrun.tf as et; et.ChiefSession(None, '.')", CHIEF),
+        ("from elasticrun.tf import ShardedAdagrad", ()),
+        ("from elsewhere import ChiefSession", ()),
+    ],
+)
+def test_a_next_chief_does_not_import_its_session(tmp_path: Path, line: str, later: tuple[str, ...]) -> None:
+    script = tmp_path / "train.py"
+    (tmp_path / "tensorflow.py").touch()
+    script.write_text(f"import tensorflow\n{line}\n")
+    roles = ("--role-counts", "chief=1,worker=1,ps=1")
+    config = parse_command_line([*roles, str(script)], {"PATH": "/usr/bin:/bin"})
+    assert (config.workers.warm_imports, config.workers.warm_later) == (TENSORFLOW, later)
 
 
 def parse_tensorflow(folder: Path, source: str, *argv: str) -> tuple[object, str]:
