@@ -22,8 +22,9 @@ from elasticrun.core.fleet.figures import Figures
 from elasticrun.observer.exposition import Count, Facts, Family, Gauge, Histogram, exposed
 from elasticrun.observer.serving import Limits, serve
 
-#: Scrapers and probes are few, and each asks one thing.
-LIMITS = Limits(connections=16, lasts=5.0, line=2048)
+#: Scrapers and probes are few, and each asks one thing. It takes four turns of the loop from the taking of a
+#: connection to the answer: in these no more come than there is room for, so that a flood puts out no probe.
+LIMITS = Limits(connections=16, lasts=5.0, line=2048, at_once=3)
 _NAME = "operator_"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

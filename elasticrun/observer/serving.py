@@ -6,6 +6,9 @@ silent for the longest goes, and its place is that of the newest. One that asks,
 are far fewer than the process may have files open, as it needs some to ask the job. Where each connection is
 for one short question, none lasts, whatever it says.
 
+A flood costs one process its time as well. So only some connections are taken in one turn of the loop: then
+its other work goes on, and who has asked is answered a few turns later, before those behind put it out.
+
 What a stranger sends may be no HTTP at all. It is answered, and not logged: the log is that of the job.
 """
 
@@ -23,6 +26,7 @@ from contextlib import AsyncExitStack
 from aiohttp import web
 
 from elasticrun.dataclass import dataclass
+from elasticrun.observer.listening import BACKLOG
 
 #: What is left for other files, if the process may have only few open.
 SPARE = 200
@@ -43,6 +47,7 @@ class Limits:
     connections: int = 700  # at a time, unless the process may have only few files open
     lasts: float | None = None  # seconds until a connection is old, and cut off before it is twice so old
     line: int = 8190  # bytes of a request's first line, and of each header
+    at_once: int = 100  # that are taken in one turn of the loop; others wait in the kernel
 
 
 #: For people who read pages.
@@ -87,8 +92,9 @@ async def serve(
     entrance.server = runner.server
     timeout = None if tls is None else HANDSHAKE
     server = await asyncio.get_running_loop().create_server(
-        entrance, sock=listener, ssl=tls, ssl_handshake_timeout=timeout
+        entrance, sock=listener, ssl=tls, ssl_handshake_timeout=timeout, backlog=limits.at_once
     )
+    listener.listen(BACKLOG)  # asyncio has taken the other number for this one as well
     stack.callback(entrance.close)
     stack.callback(server.close)
 
@@ -97,14 +103,14 @@ class _Entrance:
     """Makes what answers a connection."""
 
     def __init__(self, most: int, handshake: float, lasts: float | None = None) -> None:
-        """``handshake``: seconds for which a connection is one that the server does not know of yet.
+        """``handshake``: seconds for which a connection may be one that the server does not know of yet.
 
         ``lasts``: as in ``Limits``.
         """
         self.server: web.Server | None = None
         self._most = most
         self._handshake = handshake
-        self._begun = dict[asyncio.BaseProtocol, float]()  # when; in their handshake
+        self._begun = dict[asyncio.BaseProtocol, float]()  # when; the server does not know of them yet
         self._silent = dict[asyncio.BaseProtocol, None]()  # nothing is to be answered, the oldest first
         self._lasts = lasts
         self._old = set[asyncio.BaseProtocol]()  # who was here when it was looked last
@@ -113,11 +119,7 @@ class _Entrance:
     def __call__(self) -> asyncio.BaseProtocol:
         assert self.server is not None
         now = time.monotonic()
-        self._begun = {
-            each: at
-            for each, at in self._begun.items()
-            if _transport(each) is None and now - at < self._handshake
-        }
+        self._prune(now)
         if len(self._begun) >= max(1, self._most // 2):  # else those who never begin would put out readers
             return _Refusal()
         if len(self.server.connections) + len(self._begun) >= self._most and not self._make_room():
@@ -128,7 +130,20 @@ class _Entrance:
         self._look_later()
         self._silent[made] = None
         self._begun[made] = now
+        if not self._handshake:  # then the server knows of it right after this call
+            asyncio.get_running_loop().call_soon(self._leave_begun, made)
         return made
+
+    def _leave_begun(self, made: asyncio.BaseProtocol) -> None:
+        self._begun.pop(made, None)
+
+    def _prune(self, now: float) -> None:
+        """Forget the handshakes that are over, one way or the other."""
+        self._begun = {
+            each: at
+            for each, at in self._begun.items()
+            if _transport(each) is None and (now - at < self._handshake or not self._handshake)
+        }
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer a request."""
@@ -151,7 +166,8 @@ class _Entrance:
             if (transport := _transport(each)) is not None:
                 transport.abort()
         self._old = here - self._old
-        if self._old:
+        self._prune(time.monotonic())
+        if self._old or self._begun:
             self._look_later()
 
     def close(self) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 pytest.importorskip("aiohttp", reason="needs the extra web")
 pytest.importorskip("prometheus_client", reason="needs the extra metrics")
+
+from aiohttp import web
 
 from elasticrun.config import Endpoint
 from elasticrun.core.fleet.figures import ANSWERS, FAILED, Figures
@@ -143,6 +147,22 @@ def test_silent_connections_make_room_for_a_scraper(monkeypatch: pytest.MonkeyPa
     with_served(use)
 
 
+def test_a_flood_of_connections_puts_out_no_probe() -> None:
+    async def use(served: Served) -> None:
+        with ExitStack() as stack:
+            first, *_ = [  # all are there before the server takes one
+                stack.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+                for _ in range(6 * operator.LIMITS.connections)
+            ]
+            first.sendall(b"GET /healthz HTTP/1.1\r\nHost: it\r\n\r\n")
+            first.setblocking(False)
+            said = await asyncio.get_running_loop().sock_recv(first, 1 << 10)
+            assert said.startswith(b"HTTP/1.1 200")
+        assert (await served.ask("/healthz"))[0] == 200, "and none of them keeps a place"
+
+    with_served(use)
+
+
 def test_a_question_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "LIMITS", replace(operator.LIMITS, lasts=0.05))
     monkeypatch.setattr(serving, "KEPT", 3600.0)  # else the silent ones would end by that
@@ -153,6 +173,38 @@ def test_a_question_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPat
         assert (await served.ask("/healthz"))[0] == 200
 
     with_served(use)
+
+
+def test_one_who_comes_as_the_others_are_looked_at_is_cut_off_as_well() -> None:
+    class Connection(asyncio.Protocol):
+        transport: asyncio.Transport | None = None
+
+    class Server:
+        def __init__(self) -> None:
+            self.connections = dict[Connection, None]()
+
+        def __call__(self) -> Connection:
+            return Connection()
+
+    class Transport(asyncio.Transport):
+        cut = asyncio.Event()
+
+        def abort(self) -> None:
+            self.cut.set()
+
+    async def main() -> None:
+        entrance = serving._Entrance(16, 0.0, 0.01)
+        server = Server()
+        entrance.server = cast(web.Server, server)
+        made = cast(Connection, entrance())
+        entrance.close()  # its timer: the look comes now
+        entrance._look()  # in the same turn of the loop, so the server does not know of it yet
+        made.transport = Transport()
+        server.connections[made] = None
+        await asyncio.wait_for(Transport.cut.wait(), 60)
+        entrance.close()
+
+    asyncio.run(main())
 
 
 def test_the_manual_has_each_metric_with_its_labels() -> None:
