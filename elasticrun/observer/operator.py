@@ -11,6 +11,7 @@ test compares it with this module.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -21,6 +22,8 @@ from elasticrun import __version__
 from elasticrun.core.fleet.figures import Figures
 from elasticrun.observer.exposition import Count, Facts, Family, Gauge, Histogram, exposed
 from elasticrun.observer.serving import Limits, serve
+
+log = logging.getLogger(__name__)
 
 #: Scrapers and probes are few, and each asks one thing. It takes four turns of the loop from the taking of a
 #: connection to the answer: in these no more come than there is room for, so that a flood puts out no probe.
@@ -86,6 +89,9 @@ async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
             answer = await handler(request)
     except web.HTTPException as error:
         answer = _text(error.status, error.reason)
+    except Exception:
+        log.exception("a fault of this program, while its figures were asked for")
+        answer = _text(500, "a fault of the operator: see its log")
     answer.force_close()
     return answer
 

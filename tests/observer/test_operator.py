@@ -134,6 +134,15 @@ def test_anything_but_a_short_question_is_refused(path: str, method: str, rest: 
     with_served(use)
 
 
+def test_a_fault_is_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(served: Served) -> None:
+        assert (await served.ask("/metrics"))[0] == 500
+
+    monkeypatch.delattr(operator, "families")
+    with_served(use)
+    assert "a fault of this program" in caplog.text and "NameError" in caplog.text
+
+
 def test_silent_connections_make_room_for_a_scraper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "LIMITS", replace(operator.LIMITS, lasts=None))
     monkeypatch.setattr(serving, "KEPT", 3600.0)  # else they would end by that
