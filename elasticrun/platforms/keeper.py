@@ -118,7 +118,7 @@ class Queue:
         self._figures = figures or Figures()
         self._slots = asyncio.Semaphore(at_a_time)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
+        self._noticed: dict[str, float] = {}  # jobs whose next pass has not begun: when that was first due
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._is_closed = False
@@ -127,26 +127,24 @@ class Queue:
         """Something happened to a job: have a pass soon, after the present one if there is one."""
         if self._is_closed:
             return
+        self._noticed.setdefault(job, time.monotonic())
+        self._figures.waiting = len(self._noticed)
         if job in self._tasks:
-            self._again.add(job)
             return
         if timer := self._timers.pop(job, None):
             timer.cancel()
-        self._figures.waiting += 1
-        self._tasks[job] = asyncio.get_running_loop().create_task(self._run(job, time.monotonic()))
+        self._tasks[job] = asyncio.get_running_loop().create_task(self._run(job))
 
-    async def _run(self, job: str, noticed: float) -> None:
+    async def _run(self, job: str) -> None:
         delay: float | None = LONGEST_PAUSE  # if the pass ends in a way that nobody has thought of
         try:
             async with self._slots:
-                self._again.discard(job)
-                self._figures.waiting -= 1
-                self._figures.waits.add(time.monotonic() - noticed)
+                self._figures.waits.add(time.monotonic() - self._noticed.pop(job))
+                self._figures.waiting = len(self._noticed)
                 delay = await self._try(job)
         finally:
             del self._tasks[job]
-            if job in self._again:
-                self._again.discard(job)
+            if job in self._noticed:
                 delay = delay if job in self._failures else 0.0
             if delay is not None and not self._is_closed:
                 self._timers[job] = asyncio.get_running_loop().call_later(delay, self._due, job)
@@ -181,6 +179,8 @@ class Queue:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._noticed.clear()
+        self._figures.waiting = 0
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

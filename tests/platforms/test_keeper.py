@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from elasticrun.core.fleet.figures import DONE, FAILED, FAULTY, Figures
 from elasticrun.core.fleet.replicas import Cause, Decision, Phase, Remove, Shape, Start, Wish
+from elasticrun.platforms import keeper
 from elasticrun.platforms.fake import FakePlatform
 from elasticrun.platforms.keeper import REFUSED_AGAIN, Keeper, Queue
 from elasticrun.platforms.protocol import PlatformError, Sight
@@ -276,6 +278,36 @@ def test_passes_count_by_how_they_end_and_jobs_while_they_wait_for_one() -> None
     assert figures.waiting == 0
     assert sum(figures.waits.counts) == sum(sum(it.counts) for it in figures.passes.values())
     assert figures.passes[DONE].seconds <= figures.waits.seconds, "the others waited for the first one"
+
+
+def test_a_job_waits_from_a_notice_in_the_midst_of_its_pass_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, gate, begun = Figures(), asyncio.Event(), asyncio.Event()
+    now = 0.0
+    monkeypatch.setattr(keeper, "time", SimpleNamespace(monotonic=lambda: now))
+
+    async def work(job: str) -> None:
+        begun.set()
+        await gate.wait()
+
+    async def main() -> None:
+        nonlocal now
+        queue = Queue(work, at_a_time=1, figures=figures)
+        queue.notice("job")
+        await begun.wait()
+        assert figures.waiting == 0
+        queue.notice("job")
+        queue.notice("job")
+        assert figures.waiting == 1
+        now = 7.0
+        gate.set()
+        await _until(lambda: sum(figures.waits.counts) == 2)
+        assert figures.waits.seconds == 7.0
+        queue.notice("job")
+        queue.notice("another")
+        await queue.close()
+        assert figures.waiting == 0
+
+    asyncio.run(asyncio.wait_for(main(), 30.0))
 
 
 def test_jobs_are_kept_until_they_are_gone() -> None:
