@@ -105,7 +105,7 @@ def _later(source: str | None, has_compiler: bool) -> tuple[str, ...]:
 
 
 def _later_of_chief(source: str | None) -> tuple[str, ...]:
-    """What the next chief would import while the whole job waits for it: a tenth of a second."""
+    """What a chief imports for its session. For restarts: the whole job waits a tenth of a second for it."""
     return CHIEF if _imports(source, "elasticrun") and "ChiefSession" in (source or "") else ()
 
 
