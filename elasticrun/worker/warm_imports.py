@@ -30,6 +30,8 @@ CUDA = "the imports initialised CUDA"
 SECRETIVE = "tensorflow"
 #: Major numbers of devices that any process may have open: /dev/null and its like, and terminals.
 ORDINARY = {1, 4, 5, *range(136, 144)}
+#: Threads that their library does without in a fork: of jemalloc, which pyarrow brings, and pandas that.
+SPARED = (b"jemalloc_bg_thd",)
 PF_EXITING = 0x4  # a flag of a thread, in the seventh field of its stat behind the command's ")"
 FLAGS = 6
 SPOILT = 3  # exit status
@@ -150,17 +152,17 @@ def has_native_threads() -> bool:
     """Whether there are threads that a fork would miss. BLAS ends its own at a fork, so we fork first."""
     trial(lambda: 0)
     threads = os.listdir("/proc/self/task")  # noqa: PTH208 as above
-    return sum(is_alive(f"/proc/self/task/{thread}/stat") for thread in threads) > 1
+    return sum(is_needed(f"/proc/self/task/{thread}/stat") for thread in threads) > 1
 
 
-def is_alive(status: str) -> bool:
-    """Whether a thread goes on: one that was waited for may still be exiting."""
+def is_needed(status: str) -> bool:
+    """Whether a thread goes on, and a fork would miss it: one that was waited for may still be exiting."""
     try:
         with open(status, "rb") as file:  # noqa: PTH123 as above
-            fields = file.read().rpartition(b")")[2].split()
+            head, _, rest = file.read().rpartition(b")")
     except OSError:
         return False
-    return not int(fields[FLAGS]) & PF_EXITING
+    return head.partition(b"(")[2] not in SPARED and not int(rest.split()[FLAGS]) & PF_EXITING
 
 
 def uses_cuda(find: Callable[[str], object] = sys.modules.get) -> bool:

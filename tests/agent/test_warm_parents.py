@@ -495,6 +495,33 @@ def test_threads_that_python_does_not_know_of(drive: Drive, module: Module) -> N
     drive(scenario, "trouble,colorsys")
 
 
+NAMED_THREAD = """
+    import _thread, sys, types
+    named, locked = _thread.allocate_lock(), _thread.allocate_lock()
+    named.acquire()
+    locked.acquire()
+    def wait():
+        with open(f"/proc/self/task/{_thread.get_native_id()}/comm", "w") as file:
+            file.write("jemalloc_bg_thd")
+        named.release()
+        locked.acquire()
+    _thread.start_new_thread(wait, ())
+    named.acquire()
+    sys.modules["tensorflow"] = types.ModuleType("tensorflow")
+    """
+
+
+def test_a_thread_that_no_fork_misses(drive: Drive, module: Module) -> None:
+    """Tensorflow imports pandas if that is there, which brings one of jemalloc's."""
+    module(NAMED_THREAD)
+
+    async def scenario(node: Node) -> None:
+        assert (await node.news()).is_warm
+        assert await node.run(0) == node.told(0, forked=True)
+
+    drive(scenario, "trouble,colorsys")
+
+
 def test_threads_of_other_libraries(drive: Drive, module: Module) -> None:
     module(UNSEEN_THREAD.format(name="another"))
 

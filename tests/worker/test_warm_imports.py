@@ -91,10 +91,10 @@ def test_who_is_on_the_way_out_is_not_alive() -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     stat = f"/proc/{child.pid}/stat"
     assert Path(stat).exists()
-    assert not warm_imports.is_alive(stat)
+    assert not warm_imports.is_needed(stat)
     child.wait()
-    assert not warm_imports.is_alive(stat)
-    assert warm_imports.is_alive("/proc/self/stat")
+    assert not warm_imports.is_needed(stat)
+    assert warm_imports.is_needed("/proc/self/stat")
 
 
 def test_lightning_knows_the_rank_of_each_worker(monkeypatch: pytest.MonkeyPatch) -> None:
