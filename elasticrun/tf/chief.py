@@ -33,7 +33,7 @@ from elasticrun.core.tensorflow.role_recovery import SAVED_STATUS
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.tf.dataset import ElasticDataset
-from elasticrun.tf.ending import end_at_once_on_errors
+from elasticrun.tf.ending import Saved, end_at_once_on_errors
 from elasticrun.tf.links import devices_of, wait_for_links
 from elasticrun.tf.positions import SavedPositions
 
@@ -67,8 +67,8 @@ class ChiefSession:
     """Paces, saves and resumes the steps that a chief sends to its workers.
 
     Make it in the main thread after all variables, as it takes over SIGTERM. ``objects`` are what has to be
-    saved, by name, as for ``tf.train.Checkpoint``. If an error ends the program, the process ends without a
-    teardown of tensorflow (``elasticrun/tf/ending.py``).
+    saved, by name, as for ``tf.train.Checkpoint``. If an error ends the program, or it has saved and leaves,
+    the process ends without a teardown of tensorflow (``elasticrun/tf/ending.py``).
 
     ``directory`` has to be on a disk that the parameter servers share, as each of them writes and reads its
     own variables; with ``through_chief`` the chief alone does, and all of them pass through its memory.
@@ -207,7 +207,7 @@ class ChiefSession:
     def save_and_leave(self) -> None:
         """Save, and end this process with ``SAVED_STATUS``, by SystemExit."""
         self.save()
-        raise SystemExit(SAVED_STATUS)
+        raise Saved(SAVED_STATUS)
 
     def _ask(self, signum: int, frame: object) -> None:
         self._asked = True

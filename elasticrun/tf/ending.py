@@ -1,17 +1,16 @@
-"""How a chief ends that an error ends: at once, and not after tensorflow has been taken down.
+"""How a chief ends that an error ends, or that has saved: at once, before tensorflow is taken down.
 
-Theory. As the interpreter ends, it destroys tensorflow's runtime, which still talks to the servers. If one of
-them is lost, that takes from a third of a second to one, on both cores, and the whole job waits: the next
-chief starts once this one is gone. Nobody needs it. A chief that is killed leaves just as much behind, and
-the next one goes on from there.
+Theory. As the interpreter ends, it destroys tensorflow's runtime, which still talks to the servers. That
+takes from a third of a second to four, and the whole job waits: the next chief starts once this one is gone.
+Nobody needs it. A chief that is killed leaves just as much behind, and the next one goes on from there.
 
-So once an error has been shown that nobody has caught, the rest of an orderly end follows: threads are waited
+So once nobody has caught the error, or ``Saved``, the rest of an orderly end follows: threads are waited
 for, what was registered with ``atexit`` is called, and what was printed or written to files that are still
-open is flushed. Then the process ends, with the interpreter's own status for an error.
+open is flushed. Then the process ends, with the status that the interpreter would have given it.
 
-Invariant. Only an end is made shorter. The interpreter calls the hook in the main thread with no frame below
-only where the error has left the whole program, or what was typed at a prompt; and where there is a prompt,
-nothing changes. A hook that is called by a program that goes on changes nothing either.
+Invariant. Only an end is made shorter. The interpreter calls the hook, or asks ``Saved`` for its code, in the
+main thread with no frame below only where the exception has left the whole program, or what was typed at a
+prompt; and where there is a prompt, nothing changes. Nor does it if a program that goes on calls or asks.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
     from typing import NoReturn
 
 _FAILED = 1  # the interpreter's status for an error that nobody has caught
@@ -41,12 +40,31 @@ def end_at_once_on_errors() -> None:
 
     def show_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         show(kind, error, trace)
-        is_main = threading.get_ident() == threading.main_thread().ident
-        is_the_end = sys._getframe().f_back is None and is_main and not _has_prompt()
-        if is_the_end and isinstance(error, Exception):  # others have a status of their own
-            _end()
+        if isinstance(error, Exception) and _is_the_end(sys._getframe()):  # others have their own status
+            _end(_FAILED)
 
     sys.excepthook = show_and_end
+
+
+class Saved(SystemExit):
+    """Ends a program whose state is saved, with this status; in the same way, if nobody catches it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self._status = status
+
+    @property
+    def code(self) -> int:  # type: ignore[override]  # of SystemExit it is an attribute
+        """The status."""
+        if _is_the_end(sys._getframe()):
+            _end(self._status)
+        return self._status
+
+
+def _is_the_end(frame: FrameType) -> bool:
+    """Whether the interpreter has called the function of this frame as the program is over."""
+    is_main = threading.get_ident() == threading.main_thread().ident
+    return frame.f_back is None and is_main and not _has_prompt()
 
 
 def _has_prompt() -> bool:
@@ -54,12 +72,12 @@ def _has_prompt() -> bool:
     return hasattr(sys, "ps1") or bool(sys.flags.inspect or os.environ.get("PYTHONINSPECT"))
 
 
-def _end() -> NoReturn:
+def _end(status: int) -> NoReturn:
     waits_for_threads = getattr(threading, "_shutdown", bool)
     for step in (waits_for_threads, atexit._run_exitfuncs, _flush_files):
         with contextlib.suppress(BaseException):  # nothing of it is worth a chief that does not end
             step()
-    os._exit(_FAILED)
+    os._exit(status)
 
 
 def _flush_files() -> None:

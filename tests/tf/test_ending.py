@@ -1,4 +1,4 @@
-"""How a program ends that wants no teardown after an error: by real processes, without tensorflow."""
+"""How a program ends that wants no teardown after an error, or a save: real processes, no tensorflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes import DEADLINE
 #: What a teardown would destroy, a thread that still works, and what was registered, printed and written.
 SCRIPT = """
 import atexit, os, sys, threading
-from elasticrun.tf.ending import end_at_once_on_errors
+from elasticrun.tf.ending import Saved, end_at_once_on_errors
 
 class Runtime:
     def __del__(self, write=os.write):
@@ -53,6 +53,22 @@ _thread.start_new_thread(list, (calls,))
 over.wait(10) or os._exit(3)
 """
 
+#: What a program does as its chief leaves, and one that does not let it.
+LEAVING = """
+def train():
+    try:
+        raise Saved(42)
+    finally:
+        assert not isinstance(sys.exc_info()[1], Exception)
+train()
+"""
+STAYING = """
+try:
+    raise Saved(42)
+except SystemExit as end:
+    assert end.code == 42
+"""
+
 
 @pytest.mark.parametrize(
     ("end", "status", "is_torn_down"),
@@ -64,15 +80,18 @@ over.wait(10) or os._exit(3)
         (FOREIGN, 0, True),
         (f"os.environ['PYTHONINSPECT'] = '1'\n{FATAL}", 1, True),
         ("sys.exit(42)", 42, True),
+        ("raise Saved(42)", 42, False),
+        (LEAVING, 42, False),
+        (STAYING, 0, True),
         ("raise KeyboardInterrupt", -signal.SIGINT, True),
         ("", 0, True),
     ],
     ids=[
         *("error", "asked twice", "hook of another", "caught", "foreign thread", "prompt"),
-        *("exit", "interrupt", "success"),
+        *("exit", "saved", "saved in a function", "saved but goes on", "interrupt", "success"),
     ],
 )
-def test_only_an_error_that_ends_the_program_spares_the_teardown(
+def test_only_the_end_by_an_error_or_a_save_spares_the_teardown(
     end: str, status: int, is_torn_down: bool, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", f"{SCRIPT}\n{end}", str(tmp_path / "kept")]
