@@ -90,7 +90,9 @@ def choose(
         notes.append(("info", f"restarts import torch's compiler anew: {compiler} while that is imported"))
     is_needed = not extra or _imports(source, library)
     imports = tuple(dict.fromkeys((*((library,) if is_needed else ()), *extra)))
-    later = _later(source, has_compiler=not compiler) if TORCH in imports else _later_of_chief(source)
+    later = _later(source, has_compiler=not compiler) if TORCH in imports else ()
+    if TENSORFLOW in imports:  # else the user has named something else, and a restart would add it
+        later += _later_of_chief(source)
     return replace(workers, warm_imports=imports, warm_later=later, keeps_warm=mode == "on")
 
 

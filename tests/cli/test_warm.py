@@ -186,6 +186,24 @@ def test_a_next_chief_does_not_import_its_session(tmp_path: Path, line: str, lat
     assert (config.workers.warm_imports, config.workers.warm_later) == (TENSORFLOW, later)
 
 
+@pytest.mark.parametrize(
+    ("asked", "later"),
+    [
+        (("--warm=on", "--warm-import=colorsys"), ()),
+        (("--warm=on", "--warm-import=torch,tensorflow"), (COMPILER, *CHIEF)),
+    ],
+)
+def test_a_restart_imports_no_library_that_the_user_left_out(
+    tmp_path: Path, asked: tuple[str, ...], later: tuple[str, ...]
+) -> None:
+    (tmp_path / "tensorflow.py").touch()
+    script = tmp_path / "train.py"
+    script.write_text("from elasticrun.tf import ChiefSession\n")
+    line = ["--framework=tensorflow", *asked, str(script)]
+    config = parse_command_line(line, {"PATH": "/usr/bin:/bin"})
+    assert config.workers.warm_later == later
+
+
 def parse_tensorflow(folder: Path, source: str, *argv: str) -> tuple[object, str]:
     """The same for a TensorFlow job."""
     (folder / "tensorflow.py").touch()
