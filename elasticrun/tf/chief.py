@@ -33,7 +33,7 @@ from elasticrun.core.tensorflow.role_recovery import SAVED_STATUS
 from elasticrun.dataclass import dataclass
 from elasticrun.errors import UsageError
 from elasticrun.tf.dataset import ElasticDataset
-from elasticrun.tf.ending import Saved, end_at_once_on_errors
+from elasticrun.tf.ending import SavedExit, end_at_once_on_errors
 from elasticrun.tf.links import devices_of, wait_for_links
 from elasticrun.tf.positions import SavedPositions
 
@@ -207,7 +207,7 @@ class ChiefSession:
     def save_and_leave(self) -> None:
         """Save, and end this process with ``SAVED_STATUS``, by SystemExit."""
         self.save()
-        raise Saved(SAVED_STATUS)
+        raise SavedExit(SAVED_STATUS)
 
     def _ask(self, signum: int, frame: object) -> None:
         self._asked = True

@@ -4,13 +4,13 @@ Theory. As the interpreter ends, it destroys tensorflow's runtime, which still t
 takes from a third of a second to four, and the whole job waits: the next chief starts once this one is gone.
 Nobody needs it. A chief that is killed leaves just as much behind, and the next one goes on from there.
 
-So once nobody has caught the error, or ``Saved``, the rest of an orderly end follows: threads are waited
+So once nobody has caught the error, or ``SavedExit``, the rest of an orderly end follows: threads are waited
 for, what was registered with ``atexit`` is called, and what was printed or written to files that are still
 open is flushed. Then the process ends, with the status that the interpreter would have given it.
 
-Invariant. Only an end is made shorter. The interpreter calls the hook, or asks ``Saved`` for its code, in the
-main thread with no frame below only where the exception has left the whole program, or what was typed at a
-prompt; and where there is a prompt, nothing changes. Nor does it if a program that goes on calls or asks.
+Invariant. Only an end is made shorter. The interpreter calls the hook, or asks ``SavedExit`` for its code, in
+the main thread with no frame below only where the exception has left the whole program, or what was typed at
+a prompt; and where there is a prompt, nothing changes. Nor does it if a program that goes on calls or asks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def end_at_once_on_errors() -> None:
     sys.excepthook = show_and_end
 
 
-class Saved(SystemExit):
+class SavedExit(SystemExit):
     """Ends a program whose state is saved, with this status; in the same way, if nobody catches it."""
 
     def __init__(self, status: int) -> None:

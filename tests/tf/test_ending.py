@@ -14,7 +14,7 @@ from tests.support.processes import DEADLINE
 #: What a teardown would destroy, a thread that still works, and what was registered, printed and written.
 SCRIPT = """
 import atexit, os, sys, threading
-from elasticrun.tf.ending import Saved, end_at_once_on_errors
+from elasticrun.tf.ending import SavedExit, end_at_once_on_errors
 
 class Runtime:
     def __del__(self, write=os.write):
@@ -57,14 +57,14 @@ over.wait(10) or os._exit(3)
 LEAVING = """
 def train():
     try:
-        raise Saved(42)
+        raise SavedExit(42)
     finally:
         assert not isinstance(sys.exc_info()[1], Exception)
 train()
 """
 STAYING = """
 try:
-    raise Saved(42)
+    raise SavedExit(42)
 except SystemExit as end:
     assert end.code == 42
 """
@@ -80,7 +80,7 @@ except SystemExit as end:
         (FOREIGN, 0, True),
         (f"os.environ['PYTHONINSPECT'] = '1'\n{FATAL}", 1, True),
         ("sys.exit(42)", 42, True),
-        ("raise Saved(42)", 42, False),
+        ("raise SavedExit(42)", 42, False),
         (LEAVING, 42, False),
         (STAYING, 0, True),
         ("raise KeyboardInterrupt", -signal.SIGINT, True),
