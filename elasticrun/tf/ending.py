@@ -49,16 +49,17 @@ def end_at_once_on_errors() -> None:
 class SavedExit(SystemExit):
     """Ends a program whose state is saved, with this status; in the same way, if nobody catches it."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self._status = status
-
     @property
-    def code(self) -> int:  # type: ignore[override]  # of SystemExit it is an attribute
-        """The status."""
-        if _is_the_end(sys._getframe()):
-            _end(self._status)
-        return self._status
+    def code(self) -> int | str | None:
+        """The status; others are what a program has assigned, as it may to any SystemExit."""
+        code = super().code
+        if isinstance(code, int) and _is_the_end(sys._getframe()):
+            _end(code)
+        return code
+
+    @code.setter
+    def code(self, code: int | str | None) -> None:
+        super().__init__(code)  # which is what sets the one that is read above
 
 
 def _is_the_end(frame: FrameType) -> bool:

@@ -68,6 +68,14 @@ try:
 except SystemExit as end:
     assert end.code == 42
 """
+#: A wrapper around programs that has statuses of its own.
+REWORDED = """
+try:
+    raise SavedExit(42)
+except SystemExit as end:
+    end.code = 5
+    raise
+"""
 
 
 @pytest.mark.parametrize(
@@ -83,12 +91,14 @@ except SystemExit as end:
         ("raise SavedExit(42)", 42, False),
         (LEAVING, 42, False),
         (STAYING, 0, True),
+        (REWORDED, 5, False),
         ("raise KeyboardInterrupt", -signal.SIGINT, True),
         ("", 0, True),
     ],
     ids=[
         *("error", "asked twice", "hook of another", "caught", "foreign thread", "prompt"),
-        *("exit", "saved", "saved in a function", "saved but goes on", "interrupt", "success"),
+        *("exit", "saved", "saved in a function", "saved but goes on", "other status"),
+        *("interrupt", "success"),
     ],
 )
 def test_only_the_end_by_an_error_or_a_save_spares_the_teardown(
