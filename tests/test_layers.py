@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent / PACKAGE
 #: From the bottom up. A part may import itself and the parts of lower layers, but not its neighbours.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("",),  # the package itself, which holds only its version, and names of its FACADE
-    ("dataclass",),
+    ("dataclass", "exits"),
     ("errors", "faults"),
     ("config", "clock"),
     ("policy_file",),

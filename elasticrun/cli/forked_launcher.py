@@ -34,7 +34,8 @@ from elasticrun.agent.spawner.descriptors import close_files
 from elasticrun.agent.spawner.exec import PR_SET_PDEATHSIG, Preloaded, load_prctl
 from elasticrun.agent.spawner.proctitle import set_title
 from elasticrun.errors import ElasticRunError, ExitCode, UsageError
-from elasticrun.worker.target import LAUNCHER, start
+from elasticrun.exits import leave
+from elasticrun.worker.target import FAILED, LAUNCHER, start
 from elasticrun.worker.target import __file__ as PROGRAM
 from elasticrun.worker.warm_imports import has_children
 
@@ -239,6 +240,15 @@ def _leave_with(work: Callable[[], int]) -> NoReturn:
         os._exit(status)
 
 
+def _be_worker(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Run the caller's function, and end as a program of its own would."""
+    status = FAILED
+    try:
+        status = start(argv, env)
+    finally:
+        leave(status)
+
+
 def _carry_out_orders(control: socket.socket, kept: frozenset[int], server: int) -> int:
     """Be launchers, one after the other, in a child just forked with all signals blocked.
 
@@ -284,7 +294,7 @@ def _carry_out(
     os.environ.clear()
     os.environ.update({**request["env"], LAUNCHER: str(os.getpid())})
     told = Outcome(outcome, channel if early else None)
-    preloaded = Preloaded(start, kept) if request["preloaded"] and is_fit else None
+    preloaded = Preloaded(_be_worker, kept) if request["preloaded"] and is_fit else None
     try:
         status = _run(request, preloaded, told)
     except ElasticRunError as error:

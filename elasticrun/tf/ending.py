@@ -4,9 +4,8 @@ Theory. As the interpreter ends, it destroys tensorflow's runtime, which still t
 takes from a third of a second to four, and the whole job waits: the next chief starts once this one is gone.
 Nobody needs it. A chief that is killed leaves just as much behind, and the next one goes on from there.
 
-So once nobody has caught the error, or ``SavedExit``, the rest of an orderly end follows: threads are waited
-for, what was registered with ``atexit`` is called, and what was printed or written to files that are still
-open is flushed. Then the process ends, with the status that the interpreter would have given it.
+So once nobody has caught the error, or ``SavedExit``, the rest of an orderly end follows (``exits.py``). Then
+the process ends, with the status that the interpreter would have given it.
 
 Invariant. Only an end is made shorter. The interpreter calls the hook, or asks ``SavedExit`` for its code, in
 the main thread with no frame below only where the exception has left the whole program, or what was typed at
@@ -15,23 +14,17 @@ a prompt; and where there is a prompt, nothing changes. Nor does it if a program
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import gc
-import io
 import os
 import sys
 import threading
-from itertools import compress
 from typing import TYPE_CHECKING
+
+from elasticrun.exits import leave
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
-    from typing import NoReturn
 
 _FAILED = 1  # the interpreter's status for an error that nobody has caught
-#: Files that hold back some of what was written to them.
-_BUFFERED = frozenset({io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom})
 
 
 def end_at_once_on_errors() -> None:
@@ -41,7 +34,7 @@ def end_at_once_on_errors() -> None:
     def show_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         show(kind, error, trace)
         if isinstance(error, Exception) and _is_the_end(sys._getframe()):  # others have their own status
-            _end(_FAILED)
+            leave(_FAILED)
 
     sys.excepthook = show_and_end
 
@@ -54,7 +47,7 @@ class SavedExit(SystemExit):
         """The status; others are what a program has assigned, as it may to any SystemExit."""
         code = super().code
         if isinstance(code, int) and _is_the_end(sys._getframe()):
-            _end(code)
+            leave(code)
         return code
 
     @code.setter
@@ -71,20 +64,3 @@ def _is_the_end(frame: FrameType) -> bool:
 def _has_prompt() -> bool:
     """Whether somebody may type what to do next, now or once the program has ended (``python -i``)."""
     return hasattr(sys, "ps1") or bool(sys.flags.inspect or os.environ.get("PYTHONINSPECT"))
-
-
-def _end(status: int) -> NoReturn:
-    waits_for_threads = getattr(threading, "_shutdown", bool)
-    for step in (waits_for_threads, atexit._run_exitfuncs, _flush_files):
-        with contextlib.suppress(BaseException):  # nothing of it is worth a chief that does not end
-            step()
-    os._exit(status)
-
-
-def _flush_files() -> None:
-    """Write what is in the buffers of open files, as the interpreter does when it destroys them."""
-    everything = gc.get_objects()
-    is_file = map(_BUFFERED.__contains__, map(type, everything))  # no loop, as tensorflow has half a million
-    for file in (sys.stdout, sys.stderr, *compress(everything, is_file)):
-        with contextlib.suppress(BaseException):  # closed, or its disk is full
-            file.flush()

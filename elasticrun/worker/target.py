@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
-    from typing import Any, NoReturn
+    from typing import Any
 
 #: The caller's files in memory, without the token behind their names, and what the kernel puts before them.
 CALL, ANSWER, MEMFD = "elasticrun-call-", "elasticrun-answer-", "/memfd:"
@@ -251,18 +251,19 @@ def record(error: Exception, text: str) -> None:
 # -- in a fork
 
 
-def start(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Be a worker in a fork of a process that has loaded everything; ``argv`` ends with the call's place."""
-    status = FAILED
+def start(argv: Sequence[str], env: Mapping[str, str]) -> int:
+    """Be a worker in a fork of a process that has loaded everything; ``argv`` ends with the call's place.
+
+    Returns the exit status. The frames below are the spawner's: leave with it, without unwinding.
+    """
     try:
         become(argv, env)
-        status = run(argv[-1])
+        return run(argv[-1])
     except SystemExit as error:
-        status = status_of(error)
-    except BaseException:  # noqa: BLE001 the frames below are the spawner's: show it, then leave without unwinding
+        return status_of(error)
+    except BaseException:  # noqa: BLE001 it is shown, as the interpreter would
         traceback.print_exc()
-    finally:
-        leave(status)
+        return FAILED
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -290,21 +291,6 @@ def status_of(error: SystemExit) -> int:
         return (error.code or 0) & 0xFF
     print(error.code, file=sys.stderr)
     return FAILED
-
-
-def leave(status: int) -> NoReturn:
-    """End this process as the interpreter ends: what has asked to be called then is, in the parent, too."""
-    import atexit
-
-    for step in (
-        getattr(threading, "_shutdown", bool),
-        atexit._run_exitfuncs,
-        sys.stdout.flush,
-        sys.stderr.flush,
-    ):
-        with contextlib.suppress(BaseException):
-            step()
-    os._exit(status)
 
 
 if __name__ == "__main__":

@@ -203,8 +203,8 @@ def test_workers_meet_in_a_process_group_without_an_import_of_torch() -> None:
 
 
 def test_a_worker_ends_as_the_interpreter_does(tmp_path: Path) -> None:
-    """Threads are waited for, handlers of the exit run, and what was printed is not lost."""
-    log = tmp_path / "log"
+    """Threads are waited for, handlers of the exit run, and what was printed or written is not lost."""
+    log, kept = tmp_path / "log", tmp_path / "kept"
 
     def leave() -> None:
         import atexit
@@ -221,11 +221,14 @@ def test_a_worker_ends_as_the_interpreter_does(tmp_path: Path) -> None:
 
         started = threading.Event()
         atexit.register(add, "exit")
+        vars(os)["kept"] = kept.open("w")  # nobody closes it
+        vars(os)["kept"].write("written")
         threading.Thread(target=late).start()
         started.wait()
 
     elasticrun.launch(leave, nproc=1)
     assert log.read_text() == "thread exit"
+    assert kept.read_text() == "written"
 
 
 # -- failures
