@@ -130,6 +130,36 @@ def test_being_told_again_also_kills_its_workers() -> None:
     assert agent.of(Finish)
 
 
+NOTICES = pytest.mark.parametrize("notice", [Preempted("maintenance"), DRAINED], ids=["platform", "master"])
+
+
+@NOTICES
+def test_a_signal_after_a_notice_takes_no_grace_away(notice: AgentEvent) -> None:
+    agent = saving_agent()
+    agent.do(notice)
+    agent.heard()
+    agent.do(StopSignal(15))
+    assert agent.heard() == ["stopping 2 workers (up to 30 s; a second signal kills them)"]
+    assert not agent.of(SweepWorkers)
+    agent.do(StopSignal(15))
+    assert agent.of(SweepWorkers)
+    agent.do(GroupGone(0, 7002))
+    assert agent.finish.exit_status == ExitCode.DRAINED
+
+
+def test_nor_does_it_end_the_wait_for_what_the_node_holds() -> None:
+    agent = saving_agent()
+    agent.do(Preempted("maintenance"), WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
+    agent.heard()
+    agent.do(StopSignal(15))
+    assert agent.heard() == [
+        "waiting until what this node holds is elsewhere (up to 60 s; a second signal ends that)"
+    ]
+    assert not farewells(agent)
+    agent.do(StopSignal(15))
+    assert agent.finish.exit_status == ExitCode.DRAINED
+
+
 def test_workers_that_survive_sigkill_do_not_keep_it() -> None:
     agent = saving_agent()
     agent.do(StopSignal(15), StopSignal(15))

@@ -11,10 +11,15 @@ for a bounded time, for as long as there is a master, and until it is told again
 the state, it lingers while its tasks run, storage or not: the nodes stop one after the other, as the master
 tells them, so that the chief can save.
 
+A node that hears of its end ahead of time hears of it twice: a platform that gives notice, or has it drained,
+then stops it by a signal. That signal is the first one, and takes no grace away; the next one does.
+
 Invariant: a departing node is idle for no longer than one event, unless it lingers, which has a deadline.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.events import ENDING, IDLE, STOPPABLE, AgentTerms, Broken, Preempted, StopSignal
@@ -63,9 +68,14 @@ class Leaving:
 
     def stop_signalled(self, event: StopSignal) -> None:
         """The launcher was told to stop; told again, it kills the workers at once."""
-        if self._state.departure is None:
+        departure = self._state.departure
+        if departure is None:
             self._announce_stop(event.signum)
             self.depart(Departure.stopped(event.signum))
+            return
+        if departure.awaits_signal:
+            self._state.departure = replace(departure, awaits_signal=False)
+            self._announce_stop(event.signum)
             return
         self.release()
         if self._state.phase in ENDING and not self._group.is_swept:
@@ -75,8 +85,11 @@ class Leaving:
     def _announce_stop(self, signum: int) -> None:
         """Tell the user how long this may take, and how to get out of it."""
         alive = len(self._group.alive)
+        again = "Ctrl-C again" if signum == _SIGINT else "a second signal"
+        if self._state.lingers and not alive:
+            seconds = f"up to {self._terms.flush_timeout:g} s; {again} ends that"
+            self._outbox.warn(f"waiting until what this node holds is elsewhere ({seconds})")
         if alive and not self._group.is_swept:
-            again = "Ctrl-C again" if signum == _SIGINT else "a second signal"
             them, grace = "it" if alive == 1 else "them", self._group.grace
             self._outbox.warn(f"stopping {count(alive, 'worker')} (up to {grace:g} s; {again} kills {them})")
 
