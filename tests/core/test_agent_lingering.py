@@ -130,34 +130,52 @@ def test_being_told_again_also_kills_its_workers() -> None:
     assert agent.of(Finish)
 
 
-NOTICES = pytest.mark.parametrize("notice", [Preempted("maintenance"), DRAINED], ids=["platform", "master"])
+BEFORE = {
+    "platform": Preempted("maintenance"),
+    "master": DRAINED,
+    "end": Directed(JobEnded(1, 9, Outcome.FAILED, "because")),
+    "exclusion": Directed(Rejected(RejectCode.EXCLUDED, "too slow")),
+    "trouble": Broken(ExitCode.NODE_FAULT, "lost"),
+}
 
 
-@NOTICES
-def test_a_signal_after_a_notice_takes_no_grace_away(notice: AgentEvent) -> None:
+@pytest.mark.parametrize("before", BEFORE.values(), ids=BEFORE)
+def test_the_first_signal_takes_no_grace_away_whatever_came_before(before: AgentEvent) -> None:
     agent = saving_agent()
-    agent.do(notice)
+    agent.do(before)
     agent.heard()
+    agent.now += 4.04
     agent.do(StopSignal(15))
-    assert agent.heard() == ["stopping 2 workers (up to 30 s; a second signal kills them)"]
+    assert agent.heard() == ["stopping 2 workers (up to 26 s; a second signal kills them)"]
     assert not agent.of(SweepWorkers)
     agent.do(StopSignal(15))
     assert agent.of(SweepWorkers)
     agent.do(GroupGone(0, 7002))
-    assert agent.finish.exit_status == ExitCode.DRAINED
+    assert agent.finish.exit_status != 128 + 15, "what was decided first stands"
 
 
 def test_nor_does_it_end_the_wait_for_what_the_node_holds() -> None:
     agent = saving_agent()
     agent.do(Preempted("maintenance"), WorkerFinished(0, 0), WorkerFinished(0, 1), GroupGone(0, 7002))
     agent.heard()
+    agent.now += 1.5
     agent.do(StopSignal(15))
     assert agent.heard() == [
-        "waiting until what this node holds is elsewhere (up to 60 s; a second signal ends that)"
+        "waiting until what this node holds is elsewhere (up to 58.5 s; a second signal ends that)"
     ]
     assert not farewells(agent)
     agent.do(StopSignal(15))
     assert agent.finish.exit_status == ExitCode.DRAINED
+
+
+def test_a_signal_to_a_node_whose_round_has_stopped_tells_of_that_wait() -> None:
+    agent = saving_agent()
+    agent.do(Directed(StopRound(1, 2, 0, "why")), WorkerFinished(0, 0), WorkerFinished(0, 1))
+    agent.do(GroupGone(0, 7002))
+    agent.heard()
+    agent.do(StopSignal(15))
+    (told,) = agent.heard()
+    assert told.startswith("waiting until what this node holds is elsewhere (up to 60 s; ")
 
 
 def test_workers_that_survive_sigkill_do_not_keep_it() -> None:

@@ -21,7 +21,6 @@ class Departure:
     signum: int = SIGTERM  # for the workers that run when it is decided
     drains: bool = False  # they may save their state first
     is_farewell: bool = False
-    awaits_signal: bool = False  # whoever takes this node away also tells the launcher to stop
 
     @property
     def is_good(self) -> bool:
@@ -45,8 +44,7 @@ class Departure:
     def refused(cls, message: Rejected) -> Departure:
         """The master does not want this node, or not any more."""
         finish = Finish(REJECT_STATUS[message.code], message.message)
-        is_drained = message.code is RejectCode.DRAINED
-        return cls(finish, drains=is_drained, awaits_signal=is_drained)
+        return cls(finish, drains=message.code is RejectCode.DRAINED)
 
     @classmethod
     def stopped(cls, signum: int) -> Departure:
@@ -57,7 +55,7 @@ class Departure:
     @classmethod
     def preempted(cls, reason: str) -> Departure:
         """This node will be taken away."""
-        return cls(Finish(ExitCode.DRAINED, reason), drains=True, is_farewell=True, awaits_signal=True)
+        return cls(Finish(ExitCode.DRAINED, reason), drains=True, is_farewell=True)
 
     @classmethod
     def broken(cls, exit_status: int, reason: str) -> Departure:

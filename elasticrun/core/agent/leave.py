@@ -11,19 +11,17 @@ for a bounded time, for as long as there is a master, and until it is told again
 the state, it lingers while its tasks run, storage or not: the nodes stop one after the other, as the master
 tells them, so that the chief can save.
 
-A node that hears of its end ahead of time hears of it twice: a platform that gives notice, or has it drained,
-then stops it by a signal. That signal is the first one, and takes no grace away; the next one does.
+The first signal takes no grace away, whatever was decided before it; the next one does. A platform that gives
+notice, or has a node drained, then stops it by a signal, and so does one that sees a job end elsewhere.
 
 Invariant: a departing node is idle for no longer than one event, unless it lingers, which has a deadline.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from elasticrun.core.agent.departure import Departure
 from elasticrun.core.agent.events import ENDING, IDLE, STOPPABLE, AgentTerms, Broken, Preempted, StopSignal
-from elasticrun.core.agent.group import Group
+from elasticrun.core.agent.group import GRACE, Group
 from elasticrun.core.agent.outbox import Outbox
 from elasticrun.core.agent.state import AgentState
 from elasticrun.core.protocol.amounts import count
@@ -45,6 +43,7 @@ class Leaving:
         self._outbox = outbox
         self._terms = terms
         self._timers = timers
+        self._was_signalled = False
 
     def depart(self, departure: Departure) -> None:
         """Leave once the workers are gone; what was decided first stands."""
@@ -68,13 +67,9 @@ class Leaving:
 
     def stop_signalled(self, event: StopSignal) -> None:
         """The launcher was told to stop; told again, it kills the workers at once."""
-        departure = self._state.departure
-        if departure is None:
-            self._announce_stop(event.signum)
+        is_first, self._was_signalled = not self._was_signalled, True
+        if is_first:
             self.depart(Departure.stopped(event.signum))
-            return
-        if departure.awaits_signal:
-            self._state.departure = replace(departure, awaits_signal=False)
             self._announce_stop(event.signum)
             return
         self.release()
@@ -87,11 +82,16 @@ class Leaving:
         alive = len(self._group.alive)
         again = "Ctrl-C again" if signum == _SIGINT else "a second signal"
         if self._state.lingers and not alive:
-            seconds = f"up to {self._terms.flush_timeout:g} s; {again} ends that"
+            seconds = f"up to {self._left(LINGER, self._terms.flush_timeout)} s; {again} ends that"
             self._outbox.warn(f"waiting until what this node holds is elsewhere ({seconds})")
         if alive and not self._group.is_swept:
-            them, grace = "it" if alive == 1 else "them", self._group.grace
-            self._outbox.warn(f"stopping {count(alive, 'worker')} (up to {grace:g} s; {again} kills {them})")
+            them, grace = "it" if alive == 1 else "them", self._left(GRACE, self._group.grace)
+            self._outbox.warn(f"stopping {count(alive, 'worker')} (up to {grace} s; {again} kills {them})")
+
+    def _left(self, timer: str, whole: float) -> str:
+        """Seconds until a timer is due: all of them, if it is not set yet."""
+        at = self._timers.at(timer)
+        return f"{whole if at is None else round(at - self._state.now, 1):g}"
 
     def preempted(self, event: Preempted) -> None:
         """The platform takes this node away."""
