@@ -11,8 +11,9 @@ would send SIGHUP, but mixes stdout with stderr, changes line ends and echoes wh
 everything is read from there, no argument, variable or token is on a command line, which every user of a host
 can read, and no remote shell has to unquote them.
 
-Invariant: once standard input has ended, or was silent for too long, the launcher gets SIGTERM, and SIGKILL
-after its grace. If this program is killed itself, the kernel sends the launcher SIGTERM.
+Invariant: once standard input has ended, or was silent for too long, the launcher has had a signal to stop,
+and gets SIGKILL after its grace. It gets SIGTERM only if it had none from here: told again, it would kill
+workers that save. If this program is killed itself, the kernel sends the launcher SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ HELLO = b"\x1eelastic-run is up "
 #: Says only that the other end is alive.
 BEAT = b"\n"
 _SIGNAL = b"signal "
+_STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 _LONGEST = 1 << 20  # bytes of a request
 _PATIENCE = 60.0  # seconds for the request to come
 _PR_SET_PDEATHSIG = 1
@@ -154,10 +156,11 @@ class Watch:
         self._request = request
         self._poll = select.poll()
         self._deadline = time.monotonic() + request.silence
+        self._is_told = False  # the launcher was told to stop
 
     def run(self, lines: list[bytes]) -> int:
         """Wait until the launcher has ended; returns the exit status."""
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in _STOPS:
             signal.signal(signum, lambda number, _: self._pass_on(number))
         ended = os.pidfd_open(self._child.pid)
         self._poll.register(ended, select.POLLIN)
@@ -182,14 +185,16 @@ class Watch:
 
     def _pass_on(self, signum: int) -> None:
         if signum in signal.valid_signals():
+            self._is_told = self._is_told or signum in _STOPS
             self._child.send_signal(signum)  # does nothing once it has ended
 
     def _let_go(self) -> None:
-        """Nobody wants the launcher here any more: SIGTERM the first time, then SIGKILL."""
+        """Nobody wants the launcher here any more: have it stop the first time, then kill it."""
         if self._source.fd >= 0:
             self._poll.unregister(self._source.fd)
             self._source = Input(-1)
-            self._pass_on(signal.SIGTERM)
+            if not self._is_told:
+                self._pass_on(signal.SIGTERM)
             self._deadline = time.monotonic() + self._request.grace
         else:
             self._pass_on(signal.SIGKILL)

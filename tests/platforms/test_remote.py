@@ -23,6 +23,15 @@ signal.signal(15, lambda *_: sys.exit(9))
 print("ready", flush=True)
 signal.pause()
 """
+#: Saves when it is told to stop, and gives that up when it is told again.
+ONCE = """\
+import os, signal, sys
+signal.signal(2, lambda *_: os.write(1, b"ready\\n"))
+signal.signal(15, lambda *_: sys.exit(9))
+os.write(1, b"ready\\n")
+while True:
+    signal.pause()
+"""
 DEAF = TRAP.replace("lambda *_: sys.exit(9)", "signal.SIG_IGN")
 
 
@@ -102,6 +111,17 @@ def test_what_ignores_that_is_killed_after_its_grace(made: list[Hosted]) -> None
     assert made[0].process.stdin is not None
     made[0].process.stdin.close()
     assert made[0].end() == 128 + signal.SIGKILL
+    made[0].process.stdin = None
+
+
+def test_what_is_told_to_stop_is_not_told_again_as_its_connection_ends(made: list[Hosted]) -> None:
+    made.append(Hosted(ONCE, grace=0.2))
+    made[0].ready()
+    made[0].say(signal_line(signal.SIGINT))
+    made[0].ready()
+    assert made[0].process.stdin is not None
+    made[0].process.stdin.close()
+    assert made[0].end() == 128 + signal.SIGKILL, "it saves until its grace is over"
     made[0].process.stdin = None
 
 
