@@ -16,12 +16,14 @@ __all__ = ["slurm"]
 
 ELASTIC_RUN = (sys.executable, "-m", "elasticrun")
 QUICK = "--health-check=off"
-#: Says who it is; the first time that the job runs it goes on until it is told to stop.
+#: Says who it is; the first time that the job runs it goes on until it is told to stop. It is told twice:
+#: by Slurm, which signals all processes of a step here, and by its launcher. It saves once.
 SCRIPT = """
 import os, signal
 def end(signum, frame):
-    print("saved by rank", os.environ["RANK"], flush=True)
-    raise SystemExit(0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    os.write(1, f"saved by rank {os.environ['RANK']}\\n".encode())
+    os._exit(0)
 signal.signal(signal.SIGTERM, end)
 print("rank {RANK} of {WORLD_SIZE} in {TORCHELASTIC_RUN_ID}".format(**os.environ),
       "on", os.environ["SLURMD_NODENAME"], flush=True)
